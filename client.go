@@ -129,7 +129,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	if o == nil {
 		o = &ClientOptions{}
 	}
-	c := &Client{opts: *o, born: clock()}
+	c := &Client{opts: *o.amended(r), born: clock()}
 	opts := &c.opts
 	opts.setDefaults()
 	c.guard = &guard{log: opts.Logger}

@@ -37,6 +37,8 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/rate"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/protocol/netrpc"
+	"github.com/yodel-rpc/yodel/registry/memory"
+	"github.com/yodel-rpc/yodel/rules"
 	"github.com/yodel-rpc/yodel/transport/tls"
 )
 
@@ -62,6 +64,22 @@ func (p *provocation) call(s *yodel.Server, o *yodel.ClientOptions, call *yodel.
 	p.Helper()
 	p.addr = serve(p, s)
 	return p.callAt(p.addr, o, call)
+}
+
+// ruled makes a call with a client that follows a rule.
+func (p *provocation) ruled(r rules.Rule) error {
+	p.Helper()
+	in := memory.New(nil)
+	book, err := rules.Open(in)
+	must(p, err)
+	r.Service, r.Author, r.Reason = "Arith", "ann", "broken data"
+	_, err = book.Put(p.Context(), r)
+	must(p, err)
+	addr := serve(p, newServer(p, nil))
+	must(p, in.Announce(p.Context(), "Arith", yodel.Instance{Addr: addr}, time.Minute))
+	c := yodel.NewClient(rules.With(in, nil).Service("Arith"), nil)
+	p.Cleanup(c.Close)
+	return c.Do(p.Context(), &yodel.Call{Method: "Arith.Mul", Args: &Args{1, 2}})
 }
 
 func (p *provocation) callAt(addr string, o *yodel.ClientOptions, call *yodel.Call) error {
@@ -508,6 +526,12 @@ var scenarios = []scenario{
 		_, err := fanout.First(p.Context(), newClient(p, nil, p.addr, closed(p)), Mul, &Args{}, nil)
 		return err
 	}},
+	{"YDL3601", "a rule that disables a method", yodel.FailedPrecondition, true, []string{"rule off of ann refuses it: broken data"}, false, func(p *provocation) error {
+		return p.ruled(rules.Rule{ID: "off", Disable: &rules.Disable{}})
+	}},
+	{"YDL3602", "a mock that fails", yodel.Unavailable, true, []string{"gone (rule off)"}, false, func(p *provocation) error {
+		return p.ruled(rules.Rule{ID: "off", Mock: &rules.Answer{Code: "unavailable", Message: "gone"}})
+	}},
 	{"YDL3201", "more calls than may run and wait", yodel.ResourceExhausted, true, []string{"no more may wait", "concurrency", "limit of 1"}, false, func(p *provocation) error {
 		return p.crowd(&yodel.ServerOptions{Middleware: []yodel.Middleware{limit.With(&limit.Options{Limit: 1, Queue: -1})}}, nil)
 	}},
@@ -810,7 +834,7 @@ func checkForm(t *testing.T, e *yodel.Error) {
 // unattempted is the errors of calls that never came to an endpoint, of servers, and of single
 // attempts.
 var unattempted = []string{
-	"YDL1001", "YDL1002", "YDL1009", "YDL1201", "YDL3005", "YDL2007", "YDL2008", "YDL3002", "YDL3003", "YDL3004", "YDL3008", "YDL3521", "YDL4001", "YDL4002", "YDL4003", "YDL4004", "YDL4005", "YDL4006",
+	"YDL1001", "YDL1002", "YDL1009", "YDL1201", "YDL3005", "YDL2007", "YDL2008", "YDL3002", "YDL3003", "YDL3004", "YDL3008", "YDL3521", "YDL3601", "YDL3602", "YDL4001", "YDL4002", "YDL4003", "YDL4004", "YDL4005", "YDL4006",
 }
 
 // checkReport checks the record of the attempts, which errors of calls carry that came to an

@@ -27,6 +27,7 @@ func (s *Server) introspect() {
 	diagnostic(s, "yodel.Conns", func(*struct{}) *introspect.Conns { return s.Conns() })
 	const tap Feed[introspect.TapQuery, introspect.Tapped] = "yodel.Tap"
 	s.addBuiltIn(string(tap), tap.method(s.serveTap))
+	diagnostic(s, "yodel.Rules", s.rules)
 	builtIn(s, "yodel.Health", func(*struct{}) *introspect.Health {
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -113,7 +113,7 @@ func TestInfoDescribesTheMethods(t *testing.T) {
 	for _, m := range info.Methods {
 		sorted = append(sorted, m.Name)
 	}
-	want := []string{"Arith.Add", "Arith.DivMod", "Arith.Mul", "Shop.Order", "yodel.Conns", "yodel.Health", "yodel.Info", "yodel.Live", "yodel.Ping", "yodel.Samples", "yodel.Stats", "yodel.Tap"}
+	want := []string{"Arith.Add", "Arith.DivMod", "Arith.Mul", "Shop.Order", "yodel.Conns", "yodel.Health", "yodel.Info", "yodel.Live", "yodel.Ping", "yodel.Rules", "yodel.Samples", "yodel.Stats", "yodel.Tap"}
 	if !slices.Equal(sorted, want) {
 		t.Errorf("got methods %q, want %q", sorted, want)
 	}

@@ -151,6 +151,10 @@ type Messages interface {
 // calls, or "". If it returns a name, a client does not use a server of another service that
 // listens at the address of an instance (YDL1109).
 //
+// It may have a method AmendClient(o *ClientOptions) *ClientOptions, which returns the options of a
+// client that is made with the resolver. It must not change o. Package rules adds middleware in
+// this way.
+//
 // Two more optional methods improve error messages. String() string describes the service and its
 // registry, without secrets, for example service "Arith" in etcd at 10.0.0.1:2379. Services(ctx
 // context.Context) (asked string, known []string, err error) returns the name of the requested
@@ -165,7 +169,10 @@ type Resolver interface {
 }
 
 // A Registrar makes instances known to resolvers. Its methods are called concurrently. A Registrar
-// may have a method String, which names it in the server's log.
+// may have a method String, which names it in the server's log. It may have a method
+// AmendServer(o *ServerOptions) *ServerOptions, which returns the options of a server that is made
+// with the registrar, and must not change o. It may have a method Rules() introspect.Rules, which
+// returns the rules that it applies to the server for the built-in method yodel.Rules.
 type Registrar interface {
 	// Announce writes in as the record for in.Addr under service, replacing any earlier record. The
 	// registry may drop the record if it is not announced again within ttl, so that the record of a
@@ -187,7 +194,9 @@ type Registrar interface {
 type Picker interface {
 	// Pick returns the endpoint for the next attempt. It returns nil if the call avoids every
 	// endpoint (see Attempts.Avoids). If a picker returns nil for another reason, its optional
-	// method String() string explains it to the caller.
+	// method String() string explains it to the caller. Its optional method Verdict(call *Call, ep,
+	// picked *Endpoint) string is for the call's record: it returns why the call went to picked and
+	// not to ep, or "".
 	Pick(call *Call) *Endpoint
 }
 

@@ -413,10 +413,27 @@ func (ep *Endpoint) candidate(call *Call, picked *Endpoint) (c introspect.Candid
 	case call.pinned():
 		c.Verdict = "the call is pinned elsewhere"
 	default:
-		c.Verdict = "not chosen"
-		return c, false
+		if c.Verdict = ep.leftOut(call, picked); c.Verdict == "" {
+			c.Verdict = "not chosen"
+			return c, false
+		}
 	}
 	return c, true
+}
+
+// leftOut returns why the picker does not pick the endpoint for a call, or "" if it does not say.
+func (ep *Endpoint) leftOut(call *Call, picked *Endpoint) string {
+	set := ep.client.cluster.set.Load()
+	if set == nil {
+		return ""
+	}
+	p, ok := set.picker.(interface {
+		Verdict(call *Call, ep, picked *Endpoint) string
+	})
+	if !ok {
+		return ""
+	}
+	return shorten(p.Verdict(call, ep, picked), maxReportText)
 }
 
 func (c *Call) hasTried(addr string) bool {

@@ -101,9 +101,9 @@ type ServerOptions struct {
 	// method begins. For calls to peers, SlowAfter means the same as ClientOptions.SlowAfter.
 	// Default 1 s; if negative, no call is slow.
 	SlowAfter time.Duration
-	// Diagnostics lets callers read yodel.Stats, Samples, Live, Conns and Tap. These contain the
-	// names and addresses of methods, peers and tenants, and the texts of errors. Middleware must
-	// authorize the callers, for example middleware/auth. The server then measures calls over time
+	// Diagnostics lets callers read yodel.Stats, Samples, Live, Conns, Tap and Rules. These contain
+	// the names and addresses of methods, peers and tenants, and the texts of errors. Middleware
+	// must authorize the callers, for example middleware/auth. The server then measures calls over time
 	// in at most 8 MiB, and also those of clients that its handlers use: see Server.Live. Default
 	// false: the methods answer permission_denied, and nothing is measured over time.
 	Diagnostics bool
@@ -227,6 +227,7 @@ func NewServer(o *ServerOptions) *Server {
 	if o == nil {
 		o = &ServerOptions{}
 	}
+	o = o.amended()
 	s := &Server{
 		opts: *o, limits: o.Limits.withDefaults(), codecs: make(map[string]Codec), compressors: make(map[string]Compressor),
 		pool: mux.NewPool(), watch: mux.NewWatch(), started: time.Now(),

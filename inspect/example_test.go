@@ -51,6 +51,7 @@ func Example() {
 	// yodel.Info struct {} to introspect.Info
 	// yodel.Live introspect.LiveQuery to introspect.Live
 	// yodel.Ping struct {} to struct {}
+	// yodel.Rules struct {} to introspect.Rules
 	// yodel.Samples introspect.SamplesQuery to introspect.Samples
 	// yodel.Stats struct {} to introspect.Stats
 	// yodel.Tap introspect.TapQuery to introspect.Tapped

@@ -48,4 +48,7 @@ const (
 	// names them. It ends after ten minutes, and when the server drains. A server has at most 16
 	// open taps. Tap answers only if ServerOptions.Diagnostics is set.
 	Tap yodel.Feed[introspect.TapQuery, introspect.Tapped] = "yodel.Tap"
+	// Rules returns the rules that the process follows, with their counters: see package rules. The
+	// rules name callers and services, so it answers only if ServerOptions.Diagnostics is set.
+	Rules yodel.Method[Empty, introspect.Rules] = "yodel.Rules"
 )

@@ -89,7 +89,8 @@ type Resolver struct {
 type Candidate struct {
 	Addr string `json:"addr"`
 	// Verdict is one of: picked, tried before, another attempt is on its way to it, not ready, the
-	// call is pinned elsewhere, or not chosen.
+	// call is pinned elsewhere, or not chosen. A picker may give another reason, for example left
+	// out by a rule.
 	Verdict string `json:"verdict"`
 	// NotReady has the names under which the endpoint was made not ready, such as a breaker's, or
 	// "connection".

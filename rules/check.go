@@ -284,7 +284,7 @@ func (c *checker) limit(l *Limit) {
 	c.number("limit.perSecond", l.PerSecond, 0, 1e9)
 	c.number("limit.burst", float64(l.Burst), 0, 1e9)
 	c.number("limit.concurrent", float64(l.Concurrent), 0, 1e6)
-	c.number("limit.queue", float64(l.Queue), 0, 1e6)
+	c.number("limit.queue", float64(l.Queue), -1, 1e6)
 	c.by("limit.by", l.By, "caller", "tenant", "method")
 }
 

@@ -4,7 +4,10 @@ package rules_test
 
 import (
 	"encoding/json"
+	"maps"
+	"os"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -82,4 +85,100 @@ func TestRollbackConditionsHaveAText(t *testing.T) {
 			t.Errorf("%q became %v", text, b)
 		}
 	}
+}
+
+// TestDocumentationListsProblems keeps docs/rules.md and the code equal.
+func TestDocumentationListsProblems(t *testing.T) {
+	doc, err := os.ReadFile("../docs/rules.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := make(map[string]string)
+	for _, row := range regexp.MustCompile(`(?m)^\| (YDL-R\d+) \| ([^|]+) \|`).FindAllStringSubmatch(string(doc), -1) {
+		listed[row[1]] = row[2]
+	}
+	if !maps.Equal(listed, rules.Problems) {
+		t.Errorf("docs/rules.md lists %q\nthe code has %q", listed, rules.Problems)
+	}
+	source := ""
+	for _, file := range []string{"check.go", "preview.go", "book.go"} {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source += string(data)
+	}
+	for id := range rules.Problems {
+		if strings.Count(source, `"`+id+`"`) < 2 {
+			t.Errorf("no code reports %s", id)
+		}
+	}
+	for _, kind := range rules.Kinds() {
+		if !strings.Contains(string(doc), "| `"+kind+"` |") {
+			t.Errorf("docs/rules.md does not list the kind %s", kind)
+		}
+	}
+}
+
+// TestDocumentedRulesAreValid checks the JSON in docs/rules.md.
+func TestDocumentedRulesAreValid(t *testing.T) {
+	doc, err := os.ReadFile("../docs/rules.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s)```json\n(.*?)```").FindSubmatch(doc)
+	if r, err := rules.Decode(block[1]); err != nil || len(r.Check()) > 0 {
+		t.Errorf("%v, %v", err, r.Check())
+	}
+	examples := 0
+	for _, row := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\| (`.*?) \\|").FindAllStringSubmatch(string(doc), -1) {
+		for _, example := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(row[2], -1) {
+			r, err := rules.Decode([]byte(`{"service":"Shop","expires":"2099-01-01T00:00:00Z","` + row[1] + `":` + example[1] + `}`))
+			if err != nil || len(r.Check()) > 0 {
+				t.Errorf("%s: %v, %v", example[1], err, r.Check())
+			}
+			examples++
+		}
+	}
+	if examples < len(rules.Kinds()) {
+		t.Errorf("found %d examples", examples)
+	}
+}
+
+// FuzzDecode checks that a rule that passes Decode and Check has a sentence, a JSON form that is
+// equal, and an effect.
+func FuzzDecode(f *testing.F) {
+	for _, example := range examples {
+		r := example.rule
+		r.Service = "Shop"
+		data, err := json.Marshal(&r)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Add([]byte(`{"schema":1,"rollback":{"for":"1h"},"canary":{"percent":1e99}} x`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r, err := rules.Decode(data)
+		if err != nil {
+			if err.Error() == "" {
+				t.Error("an empty error")
+			}
+			return
+		}
+		_ = r.Sentence()
+		_ = rules.Preview(&r, []rules.Rule{r}, traffic()).Text
+		for _, p := range r.Check() {
+			if !p.Warning {
+				return
+			}
+		}
+		again, err := json.Marshal(&r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back, err := rules.Decode(again); err != nil || back.Sentence() != r.Sentence() {
+			t.Errorf("%s became %s, %v", data, again, err)
+		}
+	})
 }

@@ -3,12 +3,22 @@
 package rules
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/introspect"
+	"github.com/yodel-rpc/yodel/middleware/timeout"
 )
 
 // Options changes how a process follows rules. The zero value has sensible defaults.
@@ -32,7 +42,14 @@ type Registry interface {
 
 // Rules makes clients and servers follow the rules in a registry. It is a yodel.Registrar, and its
 // method Service returns resolvers. Its methods may be called concurrently.
-type Rules struct{}
+type Rules struct {
+	registry Registry
+	opts     Options
+	caller   string // the name of this process
+	book     *Book
+	ruled    atomic.Int64 // services with rules that act
+	services sync.Map     // of *service, by name
+}
 
 // With returns the registry r with rules. O may be nil. The clients of its resolvers follow the
 // rules of their service, and the servers that it announces follow the rules of their services. It
@@ -42,23 +59,304 @@ type Rules struct{}
 // A process reads the rules while a client of the service is open or a server of it is announced.
 // If the registry fails, the last rules stay in force. If a record is not a valid rule, the last
 // valid rule with its ID stays in force, until it expires.
-func With(r Registry, o *Options) *Rules { return nil }
+func With(r Registry, o *Options) *Rules {
+	rules := &Rules{registry: r, book: &Book{keeper: r, turn: make(chan struct{}, 1)}}
+	if o != nil {
+		rules.opts = *o
+	}
+	if rules.opts.Logger == nil {
+		rules.opts.Logger = slog.Default()
+	}
+	rules.caller = cmp.Or(rules.opts.Caller, filepath.Base(os.Args[0]))
+	return rules
+}
+
+// of returns the rules of a service. Programs choose the names of services.
+func (r *Rules) of(name string) *service {
+	if s, ok := r.services.Load(name); ok {
+		return s.(*service) //nolint:forcetypeassert // nothing else is in it
+	}
+	s, _ := r.services.LoadOrStore(name, newService(r, name))
+	return s.(*service) //nolint:forcetypeassert // nothing else is in it
+}
+
+// count counts a service that has got its first rule, or has lost its last one.
+func (r *Rules) count(ruled bool) {
+	if ruled {
+		r.ruled.Add(1)
+	} else {
+		r.ruled.Add(-1)
+	}
+}
 
 // Service returns a resolver for a service whose clients follow the rules of the service.
-func (r *Rules) Service(name string) yodel.Resolver { return nil }
+func (r *Rules) Service(name string) yodel.Resolver {
+	return &resolver{service: r.of(name), inner: r.registry.Service(name)}
+}
 
-// Announce implements yodel.Registrar.
+// String names the registry in logs.
+func (r *Rules) String() string {
+	if named, ok := r.registry.(fmt.Stringer); ok {
+		return named.String()
+	}
+	return fmt.Sprintf("a %T", r.registry)
+}
+
+// Announce implements yodel.Registrar. It reads the rules of the service before the first
+// announcement, so that the server follows them from its first call on.
 func (r *Rules) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
-	return nil
+	s := r.of(service)
+	select {
+	case <-s.loaded:
+	default:
+		release := s.use()
+		s.load(ctx)
+		release()
+	}
+	return r.registry.Announce(ctx, service, in, ttl)
 }
 
 // Withdraw implements yodel.Registrar.
-func (r *Rules) Withdraw(ctx context.Context, service, addr string) error { return nil }
+func (r *Rules) Withdraw(ctx context.Context, service, addr string) error {
+	return r.registry.Withdraw(ctx, service, addr)
+}
+
+// Overrides implements the optional method of yodel.Registrar. While a server watches the settings
+// of operators for a service, the process follows the rules of the service.
+func (r *Rules) Overrides(service string) yodel.Resolver {
+	settings := &resolver{service: r.of(service)}
+	if of, ok := r.registry.(interface {
+		Overrides(service string) yodel.Resolver
+	}); ok {
+		settings.inner = of.Overrides(service)
+	}
+	return settings
+}
+
+// Override implements the optional method of registrars for registry.Override.
+func (r *Rules) Override(ctx context.Context, service, addr, state string, weight int) error {
+	o, ok := r.registry.(interface {
+		Override(ctx context.Context, service, addr, state string, weight int) error
+	})
+	if !ok {
+		return fmt.Errorf("override: a %T keeps no settings of operators", r.registry)
+	}
+	return o.Override(ctx, service, addr, state, weight)
+}
+
+// Keep implements Keeper.
+func (r *Rules) Keep(ctx context.Context, service, kind, id string, value []byte) error {
+	return r.registry.Keep(ctx, service, kind, id, value)
+}
+
+// Kept implements Keeper.
+func (r *Rules) Kept(ctx context.Context, service, kind string, update func(records map[string][]byte)) error {
+	return r.registry.Kept(ctx, service, kind, update)
+}
+
+// KeptServices implements Keeper.
+func (r *Rules) KeptServices(ctx context.Context, kind string) ([]string, error) {
+	return r.registry.KeptServices(ctx, kind)
+}
+
+// AmendServer implements the optional method of yodel.Registrar. The rules act below the other
+// middleware of the server, so that authentication comes first.
+func (r *Rules) AmendServer(o *yodel.ServerOptions) *yodel.ServerOptions {
+	opts := *o
+	opts.Middleware = slices.Concat(o.Middleware, []yodel.Middleware{r.serve})
+	return &opts
+}
+
+// serve is the middleware of a server.
+func (r *Rules) serve(next yodel.Handler) yodel.Handler {
+	var chains sync.Map // of *chain, by *service
+	return func(ctx context.Context, call *yodel.Call) error {
+		if r.ruled.Load() == 0 {
+			return next(ctx, call)
+		}
+		name, _ := splitMethod(call.Method)
+		known, ok := r.services.Load(name)
+		if !ok {
+			return next(ctx, call)
+		}
+		s := known.(*service) //nolint:forcetypeassert // nothing else is in it
+		c, ok := chains.Load(s)
+		if !ok {
+			c, _ = chains.LoadOrStore(s, &chain{service: s, side: "server", kinds: serverKinds, next: next, plain: next})
+		}
+		return c.(*chain).do(ctx, call) //nolint:forcetypeassert // nothing else is in it
+	}
+}
+
+// The kinds of rules in the order in which they act, the outermost first: see docs/governance.md.
+var (
+	callKinds    = []string{"fallback", "mock", "disable", "timeout", "limit", "hedge", "retry"}
+	serverKinds  = []string{"disable", "limit", "fallback", "mock", "fault"}
+	attemptKinds = []string{"weight", "canary", "route", "disable", "breaker"}
+	faultKinds   = []string{"fault"}
+)
 
 // Switch returns the value of a switch of a service, or otherwise if no rule sets it. It costs an
-// atomic load and a search in the rules of the service.
-func (r *Rules) Switch(service, name string, otherwise bool) bool { return otherwise }
+// atomic load and a search in the rules of the service. The process follows the rules only while it
+// has a client or a server of the service.
+func (r *Rules) Switch(service, name string, otherwise bool) bool {
+	if t := r.of(service).rules(); t != nil {
+		if on, ok := t.switches[name]; ok {
+			return on
+		}
+	}
+	return otherwise
+}
 
-// States returns the rules that this process knows, with their counters. The built-in method
-// yodel.Rules of a server that is announced in r returns the same.
-func (r *Rules) States() []introspect.RuleState { return nil }
+// Rules returns the rules that this process knows, sorted by service and ID, with their counters.
+// The built-in method yodel.Rules of a server that is announced in r returns the same.
+func (r *Rules) Rules() introspect.Rules {
+	all, now := introspect.Rules{Name: r.caller, Rules: []introspect.RuleState{}}, time.Now()
+	r.services.Range(func(_, s any) bool {
+		all.Rules = append(all.Rules, s.(*service).states(now)...) //nolint:forcetypeassert // nothing else is in it
+		return true
+	})
+	slices.SortFunc(all.Rules, func(a, b introspect.RuleState) int {
+		return cmp.Or(strings.Compare(a.Service, b.Service), strings.Compare(a.ID, b.ID))
+	})
+	return all
+}
+
+// A resolver is a resolver of the registry whose clients follow rules, or the settings of operators
+// for a service.
+type resolver struct {
+	service *service
+	inner   yodel.Resolver // nil if the registry has no settings
+}
+
+// Watch implements yodel.Resolver. When the rules change, it reports the instances again, so that
+// the client makes a new picker.
+func (r *resolver) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+	release := r.service.use()
+	defer release()
+	r.service.load(ctx)
+	if r.inner == nil {
+		<-ctx.Done()
+		return nil
+	}
+	again := &repeater{update: update, turn: make(chan struct{}, 1)}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		again.follow(ctx, r.service)
+	}()
+	defer func() {
+		cancel()
+		<-ended
+	}()
+	return r.inner.Watch(ctx, again.report)
+}
+
+// A repeater reports instances to a client, and reports them again when the rules have changed.
+type repeater struct {
+	update func([]yodel.Instance)
+	turn   chan struct{} // holds the token of the running report
+	last   []yodel.Instance
+	known  bool
+}
+
+func (r *repeater) report(instances []yodel.Instance) {
+	r.turn <- struct{}{}
+	defer func() { <-r.turn }()
+	r.last, r.known = instances, true
+	r.update(instances)
+}
+
+// follow reports the last instances after each change of the rules, until ctx ends.
+func (r *repeater) follow(ctx context.Context, s *service) {
+	seen := s.rules()
+	for ctx.Err() == nil {
+		s.mu.Lock()
+		changed := s.changed
+		s.mu.Unlock()
+		if now := s.rules(); now != seen {
+			seen = now
+			r.repeat()
+			continue
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (r *repeater) repeat() {
+	r.turn <- struct{}{}
+	defer func() { <-r.turn }()
+	if r.known {
+		r.update(r.last)
+	}
+}
+
+// AmendClient implements the optional method of yodel.Resolver. The rules act above the other
+// middleware of the client, except faults, which act below everything.
+func (r *resolver) AmendClient(o *yodel.ClientOptions) *yodel.ClientOptions {
+	opts, s := *o, r.service
+	if opts.Balancer == nil {
+		opts.Balancer = yodel.RoundRobin
+	}
+	c := &client{service: s, inner: opts.Balancer, turn: make(chan struct{}, 1)}
+	opts.Balancer = c.balance
+	limit := opts.Timeout
+	opts.Timeout = 0 // the chain of the calls has it
+	opts.Middleware = slices.Concat([]yodel.Middleware{func(next yodel.Handler) yodel.Handler {
+		plain := timeout.After(limit)(next)
+		return (&chain{service: s, side: "client", caller: s.of.caller, kinds: callKinds, next: next, plain: plain, timeout: limit}).do
+	}}, opts.Middleware)
+	on := func(kinds []string) yodel.EndpointMiddleware {
+		return func(ep *yodel.Endpoint, next yodel.Handler) yodel.Handler {
+			return (&chain{service: s, side: "client", caller: s.of.caller, kinds: kinds, next: next, plain: next, ep: ep}).do
+		}
+	}
+	opts.EndpointMiddleware = slices.Concat([]yodel.EndpointMiddleware{on(attemptKinds)}, opts.EndpointMiddleware, []yodel.EndpointMiddleware{on(faultKinds)})
+	metadata := maps.Clone(opts.ConnMetadata)
+	if metadata == nil {
+		metadata = make(yodel.Metadata)
+	}
+	if metadata[callerKey] == "" {
+		metadata[callerKey] = s.of.caller
+	}
+	opts.ConnMetadata = metadata
+	return &opts
+}
+
+// ServiceName implements the optional method of yodel.Resolver.
+func (r *resolver) ServiceName() string {
+	if of, ok := r.inner.(interface{ ServiceName() string }); ok {
+		return of.ServiceName()
+	}
+	return r.service.name
+}
+
+// String describes the resolver in errors and logs.
+func (r *resolver) String() string {
+	if named, ok := r.inner.(fmt.Stringer); ok {
+		return named.String()
+	}
+	return fmt.Sprintf("service %q with rules", r.service.name)
+}
+
+// Refresh implements the optional method of yodel.Resolver.
+func (r *resolver) Refresh() {
+	if asked, ok := r.inner.(interface{ Refresh() }); ok {
+		asked.Refresh()
+	}
+}
+
+// Services implements the optional method of yodel.Resolver.
+func (r *resolver) Services(ctx context.Context) (asked string, known []string, err error) {
+	lister, ok := r.inner.(interface {
+		Services(ctx context.Context) (asked string, known []string, err error)
+	})
+	if !ok {
+		return "", nil, fmt.Errorf("%T cannot list services", r.inner)
+	}
+	return lister.Services(ctx)
+}

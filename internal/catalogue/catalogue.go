@@ -150,6 +150,8 @@ var entries = map[string]Entry{
 	"YDL3511": {Unavailable, 0, "a fault was injected", "nothing: the fault was injected on purpose; fault.Injector.Rules returns the rules in force"},
 	"YDL3521": {Unavailable, 0, "there is no endpoint to call", "start an instance, or check what the resolver was given and what Options.Only leaves out"},
 	"YDL3522": {Unavailable, 0, "not all endpoints succeeded", "look at each error, and call those again that failed if it does no harm"},
+	"YDL3601": {FailedPrecondition, 0, "a rule refuses the call", "read the reason in the message, or ask the author of the rule; yodel rule lists the rules"},
+	"YDL3602": {Unavailable, 0, "a rule answers the call with an error", "nothing: an operator has set a mock on purpose; yodel rule lists the rules"},
 	"YDL3523": {Unavailable, 0, "no endpoint succeeded", "look at each error"},
 	"YDL4001": {InvalidArgument, 0, "nothing was registered", "give the methods one of the shapes that Server.Register describes"},
 	"YDL4002": {Unavailable, 0, "the server could not listen", "choose another address, or end the process that holds it"},

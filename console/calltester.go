@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect/fleet"
+	"github.com/yodel-rpc/yodel/introspect"
+)
+
+// This file is screen S9, the call tester.
+
+const (
+	maxRepeat   = 100
+	maxCallTime = 30 * time.Second
+	maxReplied  = 1 << 20 // bytes of a reply that a page gets
+)
+
+// A callRequest is a call that a user makes.
+type callRequest struct {
+	Service  string            `json:"service"`
+	Method   string            `json:"method"`
+	Addr     string            `json:"addr"` // empty: any instance
+	Args     json.RawMessage   `json:"args"`
+	Metadata map[string]string `json:"metadata"`
+	Timeout  int               `json:"timeout"` // milliseconds; default 5000
+	Repeat   int               `json:"repeat"`  // default 1
+	Confirm  string            `json:"confirm"` // the name of the method, where it is wanted
+}
+
+// A callResult is what became of a call.
+type callResult struct {
+	Code    string                 `json:"code,omitempty"`
+	ID      string                 `json:"id,omitempty"`
+	Message string                 `json:"message,omitempty"`
+	Reply   json.RawMessage        `json:"reply,omitempty"`
+	Raw     string                 `json:"raw,omitempty"` // a reply that is not JSON
+	Took    time.Duration          `json:"took"`
+	Trailer yodel.Metadata         `json:"trailer,omitempty"`
+	Report  *introspect.CallReport `json:"report,omitempty"`
+	Text    string                 `json:"text,omitempty"` // the report for people
+}
+
+// call makes calls for a user.
+func (c *Console) call(r *http.Request, user User) (any, error) {
+	var in callRequest
+	if err := decode(r, &in); err != nil {
+		return nil, err
+	}
+	s, err := c.fleet.get(r.Context(), time.Minute)
+	if err != nil {
+		return nil, err
+	}
+	service := s.Service(in.Service)
+	var method *introspect.Method
+	if service != nil {
+		for i := range service.Methods {
+			if m := &service.Methods[i].Method; m.Name == in.Method {
+				method = m
+			}
+		}
+	}
+	switch {
+	case method == nil:
+		return nil, yodel.Errorf(yodel.NotFound, "no instance of %s that answers has a method %q", in.Service, in.Method)
+	case method.Kind != "":
+		return nil, yodel.Errorf(yodel.Unimplemented, "%s is a method with a stream: the console calls methods with one request and one reply", in.Method)
+	case c.opts.Environment == "PROD" && !method.ReadOnly && in.Confirm != in.Method:
+		return nil, yodel.Errorf(yodel.FailedPrecondition, "this is PROD: confirm the call with the name of the method")
+	}
+	caller, done, err := c.caller(r.Context(), service, in.Addr)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	timeout := min(time.Duration(in.Timeout)*time.Millisecond, maxCallTime)
+	if timeout <= 0 {
+		timeout = 5 * time.Second
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), maxCallTime)
+	defer cancel()
+	results, failed := []*callResult{}, 0
+	for range min(max(in.Repeat, 1), maxRepeat) {
+		result := do(ctx, caller, &in, method.Values, timeout)
+		results = append(results, result)
+		if result.Code != "" {
+			failed++
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	// The arguments may be secret: the log has their size only.
+	c.audit.add(r, user, entry{
+		Action: "call", Object: in.Method, After: fmt.Sprintf("%d calls, %d bytes of arguments, %d failed", len(results), len(in.Args), failed), Result: "ok",
+	})
+	return results, nil
+}
+
+// caller returns what sends the calls: the client of one instance, or a client of the service.
+func (c *Console) caller(ctx context.Context, service *fleet.Service, addr string) (caller yodel.Caller, done func(), err error) {
+	if addr != "" {
+		client, err := c.fleet.client(ctx, addr)
+		return client, func() {}, err
+	}
+	var opts yodel.ClientOptions
+	if c.opts.Client != nil {
+		opts = *c.opts.Client
+	}
+	opts.Codec = yodel.JSON
+	client := yodel.NewClient(c.source.Service(service.Name), &opts)
+	return client, func() { client.Close() }, nil
+}
+
+// do makes one call.
+func do(ctx context.Context, caller yodel.Caller, in *callRequest, values bool, timeout time.Duration) *callResult {
+	args, reply := &yodel.Encoded{Body: bytes.TrimSpace(in.Args)}, &yodel.Encoded{}
+	if len(args.Body) == 0 {
+		args.Body = []byte("null")
+	}
+	if values {
+		var list []json.RawMessage
+		if err := json.Unmarshal(args.Body, &list); err != nil {
+			return &callResult{Code: "invalid_argument", Message: "the method takes a list of arguments: [1, 2]"}
+		}
+		encoded := make([][]byte, len(list))
+		for i, one := range list {
+			encoded[i] = one
+		}
+		args.SetValues(encoded...)
+	}
+	call := &yodel.Call{Method: in.Method, Args: args, Reply: reply, Metadata: in.Metadata, Codec: yodel.JSON, Explain: true, Deadline: time.Now().Add(timeout)}
+	began := time.Now()
+	err := caller.Do(ctx, call)
+	out := &callResult{Took: time.Since(began), Trailer: call.Trailer, Report: call.Report()}
+	if out.Report != nil {
+		out.Text, out.ID = out.Report.String(), out.Report.ID
+	}
+	if err != nil {
+		out.Code, out.Message = yodel.CodeOf(err).String(), errorText(err)
+		return out
+	}
+	body := reply.Body
+	if parts, err := reply.Values(); reply.Several && err == nil {
+		body = append(append([]byte{'['}, bytes.Join(parts, []byte{','})...), ']')
+	}
+	switch {
+	case len(body) > maxReplied:
+		out.Raw = fmt.Sprintf("the reply has %d bytes, which is more than the console shows", len(body))
+	case json.Valid(body):
+		out.Reply = body
+	default:
+		out.Raw = string(body)
+	}
+	return out
+}

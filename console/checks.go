@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/yodel-rpc/yodel/inspect/fleet"
+	"github.com/yodel-rpc/yodel/introspect"
+)
+
+// This file is the screens S10, Registry, and S13, Checks.
+
+// registry serves what the console knows of the registry.
+func (c *Console) registry(r *http.Request) (any, error) {
+	out := map[string]any{"name": c.registryName(), "overrides": c.overrider() != nil, "rules": c.book != nil, "started": c.started}
+	s, err := c.fleet.get(r.Context(), time.Minute)
+	if err != nil {
+		out["err"] = errorText(err)
+		return out, nil
+	}
+	type record struct {
+		Service string      `json:"service"`
+		Addr    string      `json:"addr"`
+		State   fleet.State `json:"state"`
+		Why     string      `json:"why,omitempty"`
+		Started time.Time   `json:"started,omitzero"`
+		Set     string      `json:"set,omitempty"` // by an operator
+	}
+	records, broken := []record{}, []map[string]string{}
+	for _, service := range s.Services {
+		if service.Err != "" {
+			broken = append(broken, map[string]string{"service": service.Name, "err": service.Err})
+		}
+		for _, in := range service.Instances {
+			v := instanceOf(in, service)
+			one := record{service.Name, in.Addr, in.State, in.Why, in.Started, ""}
+			if v.Set != "" || v.SetWeight != 0 {
+				one.Set = setting(v.Set, v.SetWeight)
+			}
+			records = append(records, one)
+		}
+	}
+	out["at"], out["took"], out["services"], out["records"], out["broken"] = s.At, s.took, len(s.Services), records, broken
+	if s.err != nil {
+		out["err"] = errorText(s.err)
+	} else if s.Err != "" {
+		out["err"] = s.Err
+	}
+	return out, nil
+}
+
+// A finding is the result of a check. The pages have its text under "check." and Kind.
+type finding struct {
+	Kind     string   `json:"kind"`
+	Severity string   `json:"severity"` // "bad", "warn" or "ok"
+	Service  string   `json:"service,omitempty"`
+	Args     []string `json:"args,omitempty"`
+}
+
+const maxSkew = 2 * time.Second
+
+// checks serves the checks of the fleet, those that failed first.
+func (c *Console) checks(r *http.Request) (any, error) {
+	s, err := c.fleet.get(r.Context(), time.Minute)
+	if err != nil {
+		return nil, err
+	}
+	var found []finding
+	add := func(kind, severity, service string, args ...string) {
+		found = append(found, finding{kind, severity, service, args})
+	}
+	if s.err != nil {
+		add("registry", "bad", "", errorText(s.err))
+	}
+	if _, failed := c.audit.list(); failed != nil {
+		add("audit", "bad", "", failed.Error())
+	}
+	for _, service := range s.Services {
+		checkService(s, service, add)
+	}
+	c.checkRules(r, s, add)
+	rank := map[string]int{"bad": 0, "warn": 1, "ok": 2}
+	slices.SortStableFunc(found, func(a, b finding) int { return rank[a.Severity] - rank[b.Severity] })
+	if found == nil {
+		found = []finding{}
+	}
+	return map[string]any{"at": s.At, "findings": found}, nil
+}
+
+// checkService checks one service.
+func checkService(s *snapshot, service *fleet.Service, add func(kind, severity, service string, args ...string)) {
+	for _, p := range problemsOf(service) {
+		severity := "warn"
+		if service.State == fleet.Broken {
+			severity = "bad"
+		}
+		add("problem."+p.Kind, severity, service.Name, p.Args...)
+	}
+	if len(service.Instances) == 1 {
+		add("single", "warn", service.Name)
+	}
+	versions := make(map[string]bool)
+	lacks := make(map[string][]string) // the addresses without a method
+	blind := 0
+	for _, in := range service.Instances {
+		versions[in.Version] = true
+		if in.Live == nil && in.State == fleet.Up {
+			blind++
+		}
+		if in.Live != nil {
+			if skew := in.Live.Now.Sub(s.At); skew > maxSkew || skew < -maxSkew-s.took-in.Took {
+				add("skew", "warn", service.Name, in.Addr, brief(skew.Abs()))
+			}
+			if in.Live.Left > 0 {
+				add("left", "warn", service.Name, in.Addr, fmt.Sprint(in.Live.Left))
+			}
+		}
+		for i := range service.Methods {
+			name := service.Methods[i].Name
+			if in.Info != nil && !slices.ContainsFunc(in.Info.Methods, has(name)) {
+				lacks[name] = append(lacks[name], in.Addr)
+			}
+		}
+	}
+	if len(versions) > 1 {
+		add("versions", "warn", service.Name, fmt.Sprint(len(versions)))
+	}
+	if blind > 0 {
+		add("blind", "warn", service.Name, fmt.Sprint(blind), fmt.Sprint(len(service.Instances)))
+	}
+	for name, addrs := range lacks {
+		add("lacks", "warn", service.Name, name, strings.Join(addrs, ", "))
+	}
+}
+
+// checkRules checks the rules: each should concern a service that exists.
+func (c *Console) checkRules(r *http.Request, s *snapshot, add func(kind, severity, service string, args ...string)) {
+	if c.book == nil {
+		return
+	}
+	all, err := c.kept.get(r.Context(), c.book)
+	if err != nil {
+		add("rules", "bad", "", errorText(err))
+		return
+	}
+	for i := range all {
+		switch rule := &all[i]; {
+		case s.Service(rule.Service) == nil:
+			add("orphan", "warn", rule.Service, rule.ID)
+		case !rule.Active(time.Now()):
+			add("inactive", "ok", rule.Service, rule.ID)
+		case rule.Expires.IsZero() && (rule.Disable != nil || rule.Fault != nil):
+			add("forever", "warn", rule.Service, rule.ID)
+		}
+	}
+}
+
+// has returns what reports whether a method has a name.
+func has(name string) func(introspect.Method) bool {
+	return func(m introspect.Method) bool { return m.Name == name }
+}

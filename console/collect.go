@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect/fleet"
+)
+
+// This file reads the fleet, only while someone looks.
+
+// A reader is a fleet.Fleet, or what a test has in its place.
+type reader interface {
+	Read(ctx context.Context, services ...string) (*fleet.View, error)
+	Client(addr string) *yodel.Client
+	Close()
+}
+
+// A snapshot is what the fleet was at a time. It is not changed.
+type snapshot struct {
+	*fleet.View
+
+	took time.Duration // to read it
+	err  error         // why the registry cannot be read since then
+}
+
+// collector keeps the last snapshot of each time range.
+type collector struct {
+	ctx  context.Context //nolint:containedctx // it ends what the console has begun
+	open func(span time.Duration) reader
+
+	mu      sync.Mutex
+	readers map[time.Duration]reader
+	last    map[time.Duration]*snapshot
+	busy    map[time.Duration]chan struct{} // closed when the snapshot is there
+	begun   sync.WaitGroup
+}
+
+// open returns what reads the fleet for a time range.
+func (c *Console) open(span time.Duration) reader {
+	return fleet.New(c.source, &fleet.Options{Span: span, Client: c.opts.Client})
+}
+
+func (f *collector) init(ctx context.Context, open func(span time.Duration) reader) {
+	f.ctx, f.open, f.readers = ctx, open, make(map[time.Duration]reader)
+	f.last, f.busy = make(map[time.Duration]*snapshot), make(map[time.Duration]chan struct{})
+}
+
+// close waits for all reads, and closes what has read. The context of the collector has ended.
+func (f *collector) close() {
+	f.begun.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.readers {
+		r.Close()
+	}
+	clear(f.readers)
+}
+
+// reader returns what reads a time range. The caller holds f.mu.
+func (f *collector) reader(span time.Duration) reader {
+	if f.readers[span] == nil {
+		f.readers[span] = f.open(span)
+	}
+	return f.readers[span]
+}
+
+// client returns the client of an instance. It returns an error if the registry has no such
+// instance, so that a user cannot make the console connect to any address.
+func (f *collector) client(ctx context.Context, addr string) (*yodel.Client, error) {
+	s, err := f.get(ctx, time.Minute)
+	if err != nil {
+		return nil, err
+	}
+	for _, service := range s.Services {
+		for _, in := range service.Instances {
+			if in.Addr != addr {
+				continue
+			}
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if f.ctx.Err() == nil {
+				if client := f.reader(time.Minute).Client(addr); client != nil {
+					return client, nil
+				}
+			}
+			return nil, yodel.Errorf(yodel.Unavailable, "the console is closed")
+		}
+	}
+	return nil, yodel.Errorf(yodel.NotFound, "the registry has no instance at %s", addr)
+}
+
+// get returns a snapshot that is about a second old, or older if it takes longer to read one. If
+// there is none yet, get waits for it.
+func (f *collector) get(ctx context.Context, span time.Duration) (*snapshot, error) {
+	f.mu.Lock()
+	last, busy := f.last[span], f.busy[span]
+	fresh := time.Second
+	if span > time.Minute {
+		fresh = 5 * time.Second
+	}
+	if last != nil && last.View != nil && time.Since(last.At) < max(fresh, 2*last.took) {
+		f.mu.Unlock()
+		return last, nil
+	}
+	if busy == nil && f.ctx.Err() == nil {
+		busy = make(chan struct{})
+		f.busy[span] = busy
+		from := f.reader(span)
+		f.begun.Go(func() { f.read(from, span, last, busy) })
+	}
+	f.mu.Unlock()
+	patience := 30 * time.Second
+	if last != nil && last.View != nil {
+		patience = time.Second / 4 // then the last one will do
+	}
+	wait := time.NewTimer(patience)
+	defer wait.Stop()
+	select {
+	case <-busy:
+	case <-wait.C:
+	case <-ctx.Done():
+	case <-f.ctx.Done():
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch now := f.last[span]; {
+	case now == nil:
+		return nil, yodel.Errorf(yodel.Unavailable, "the fleet has not answered yet")
+	case now.View == nil:
+		return nil, yodel.Errorf(yodel.Unavailable, "the registry cannot be read: %s", errorText(now.err))
+	default:
+		return now, nil
+	}
+}
+
+// read makes a new snapshot. If the registry fails, the last one stays, with the reason.
+func (f *collector) read(from reader, span time.Duration, last *snapshot, done chan struct{}) {
+	began := time.Now()
+	view, err := from.Read(f.ctx)
+	s := &snapshot{View: view, took: time.Since(began), err: err}
+	if err == nil {
+		complete(view)
+	} else {
+		s.View = nil
+		if last != nil {
+			s.View, s.took = last.View, last.took
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.last[span] = s
+	delete(f.busy, span)
+	close(done)
+}
+
+// complete marks traffic as known where an instance shares live data and has had no calls.
+func complete(v *fleet.View) {
+	for _, service := range v.Services {
+		known := false
+		for _, in := range service.Instances {
+			in.Traffic.Known = in.Traffic.Known || in.Live != nil
+			known = known || in.Traffic.Known
+		}
+		service.Traffic.Known = known
+		for i := range service.Methods {
+			service.Methods[i].Traffic.Known = known
+		}
+	}
+}

@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"mime"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// This file decides who may do what: it has the logins, the sessions and the checks of each
+// request.
+
+const (
+	maxBody     = 1 << 20          // bytes of a request
+	minToken    = 32               // bytes
+	linkLife    = 15 * time.Minute // of a login link
+	sessionLife = 12 * time.Hour
+	maxSessions = 256
+	maxLinks    = 64
+	// maxBad is how many bad logins one address may send in badSpan, and maxBadAll is how many all
+	// addresses may send together.
+	maxBad    = 10
+	maxBadAll = 100
+	badSpan   = time.Minute
+	csrfName  = "X-Yodel-Csrf"
+)
+
+// A secret is the hash of a token. Tokens themselves are not kept, and hashes of equal length are
+// compared in constant time.
+type secret [sha256.Size]byte
+
+func hash(token string) secret { return sha256.Sum256([]byte(token)) }
+
+func (s secret) is(other secret) bool { return subtle.ConstantTimeCompare(s[:], other[:]) == 1 }
+
+// doors keeps who may enter.
+type doors struct {
+	tokens map[secret]User // of programs
+
+	mu       sync.Mutex
+	links    []ticket // one-time logins, the oldest first
+	sessions []ticket // the oldest first
+	bad      map[netip.Addr]int
+	badAll   int
+	badUntil time.Time // when bad is emptied
+}
+
+// A ticket lets a user in until it expires.
+type ticket struct {
+	token   secret
+	user    User
+	csrf    string // of a session
+	expires time.Time
+}
+
+func (d *doors) init(tokens map[string]User) {
+	d.tokens = make(map[secret]User)
+	for token, user := range tokens {
+		d.tokens[hash(token)] = user
+	}
+	d.bad = make(map[netip.Addr]int)
+}
+
+// admit adds a ticket to a list and returns its token. The oldest ticket goes if the list is full.
+func admit(list *[]ticket, bound int, user User, life time.Duration) (token, csrf string) {
+	token, csrf = rand.Text()+rand.Text(), rand.Text()
+	if len(*list) >= bound {
+		*list = (*list)[1:]
+	}
+	*list = append(*list, ticket{hash(token), user, csrf, time.Now().Add(life)})
+	return token, csrf
+}
+
+// find returns the index of a token in a list, or -1. It compares every ticket.
+func find(list []ticket, token string) int {
+	found, wanted := -1, hash(token)
+	for i, t := range list {
+		if t.token.is(wanted) && time.Now().Before(t.expires) {
+			found = i
+		}
+	}
+	return found
+}
+
+// errBadLogin is the error of a wrong token. The first one of a span is errLoudBadLogin, which goes
+// to the audit log: the others would fill it.
+var errBadLogin, errLoudBadLogin = errors.New("bad login"), errors.New("first bad login of a minute")
+
+// enter exchanges a one-time token for a session. If there were too many bad logins, wait says when
+// to try again.
+func (d *doors) enter(token string, from netip.Addr) (session string, user User, wait time.Duration, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	if now.After(d.badUntil) {
+		clear(d.bad)
+		d.badAll, d.badUntil = 0, now.Add(badSpan)
+	}
+	if d.bad[from] >= maxBad || d.badAll >= maxBadAll {
+		return "", User{}, d.badUntil.Sub(now), errBadLogin
+	}
+	i := find(d.links, token)
+	if i < 0 {
+		d.bad[from]++ // at most maxBadAll addresses
+		if d.badAll++; d.badAll == 1 {
+			return "", User{}, 0, errLoudBadLogin
+		}
+		return "", User{}, 0, errBadLogin
+	}
+	user = d.links[i].user
+	d.links = append(d.links[:i:i], d.links[i+1:]...)
+	session, _ = admit(&d.sessions, maxSessions, user, sessionLife)
+	return session, user, 0, nil
+}
+
+// LoginLink returns the path, to be appended to the address of the console, of a link that logs a
+// user in once, within 15 minutes. The token is in the fragment, which browsers do not send, so it
+// appears in no log.
+func (c *Console) LoginLink(user User) string {
+	c.doors.mu.Lock()
+	defer c.doors.mu.Unlock()
+	token, _ := admit(&c.doors.links, maxLinks, user, linkLife)
+	return "/#login=" + token
+}
+
+// cookieName has the port, because browsers share cookies among the ports of a host.
+func cookieName(r *http.Request) string {
+	_, port, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		port = "default"
+	}
+	return "yodel-console-" + port
+}
+
+// identify returns the user of a request, and the session if there is one.
+func (c *Console) identify(r *http.Request) (User, *ticket) {
+	if token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
+		wanted, user := hash(token), User{}
+		for s, u := range c.doors.tokens {
+			if s.is(wanted) {
+				user = u
+			}
+		}
+		return user, nil
+	}
+	if cookie, err := r.Cookie(cookieName(r)); err == nil {
+		c.doors.mu.Lock()
+		defer c.doors.mu.Unlock()
+		if i := find(c.doors.sessions, cookie.Value); i >= 0 {
+			session := c.doors.sessions[i]
+			return session.user, &session
+		}
+	}
+	if c.opts.Authenticate != nil {
+		return c.opts.Authenticate(r), nil
+	}
+	return User{}, nil
+}
+
+// allowing passes the requests of users with a role on to f.
+func (c *Console) allowing(role Role, f func(w http.ResponseWriter, r *http.Request, user User)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		user, session := c.identify(r)
+		switch {
+		case user.Role == NoRole:
+			refuse(w, r, http.StatusUnauthorized, "log in first: the program that serves the console prints a link")
+		case user.Role < role:
+			refuse(w, r, http.StatusForbidden, fmt.Sprintf("%s is a %s, and this needs the role %s", user.Name, user.Role, role))
+		case r.Method != http.MethodGet && r.Method != http.MethodHead && forged(r, session) != "":
+			refuse(w, r, http.StatusForbidden, forged(r, session))
+		default:
+			f(w, r, user)
+		}
+	})
+}
+
+// forged says why a change may come from a page elsewhere, or returns "". A request with a bearer
+// token cannot, because browsers send none by themselves.
+func forged(r *http.Request, session *ticket) string {
+	media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	switch origin, err2 := url.Parse(r.Header.Get("Origin")); {
+	case err != nil || media != "application/json":
+		return "a change needs the content type application/json"
+	case strings.HasPrefix(r.Header.Get("Authorization"), "Bearer "):
+		return ""
+	case err2 != nil || origin.Host == "" || origin.Host != r.Host:
+		return "a change needs the header Origin, with the console's own address"
+	case r.Header.Get("Sec-Fetch-Site") != "" && r.Header.Get("Sec-Fetch-Site") != "same-origin":
+		return "a change has to come from the console's own pages"
+	case session != nil && !hash(session.csrf).is(hash(r.Header.Get(csrfName))):
+		return "a change needs the header " + csrfName + " with the value that /api/me returns"
+	}
+	return ""
+}
+
+// reading serves what f returns as JSON.
+func (c *Console) reading(role Role, f func(r *http.Request) (any, error)) http.Handler {
+	return c.allowing(role, func(w http.ResponseWriter, r *http.Request, _ User) {
+		v, err := f(r)
+		reply(w, r, v, err)
+	})
+}
+
+// changing serves a change. F records it in the audit log.
+func (c *Console) changing(role Role, f func(r *http.Request, user User) (any, error)) http.Handler {
+	return c.allowing(role, func(w http.ResponseWriter, r *http.Request, user User) {
+		if c.opts.ReadOnly {
+			refuse(w, r, http.StatusForbidden, "this console is read-only")
+			return
+		}
+		v, err := f(r, user)
+		reply(w, r, v, err)
+	})
+}
+
+// login exchanges the token of a login link for a session.
+func (c *Console) login(w http.ResponseWriter, r *http.Request) {
+	var in struct{ Token string }
+	if why := forged(r, nil); why != "" {
+		refuse(w, r, http.StatusForbidden, why)
+		return
+	}
+	if err := decode(r, &in); err != nil {
+		reply(w, r, nil, err)
+		return
+	}
+	from := clientOf(r)
+	session, user, wait, err := c.doors.enter(in.Token, from)
+	switch {
+	case wait > 0:
+		w.Header().Set("Retry-After", fmt.Sprint(int(wait.Seconds())+1))
+		refuse(w, r, http.StatusTooManyRequests, "too many bad logins: try again in a minute")
+	case err != nil:
+		if errors.Is(err, errLoudBadLogin) {
+			c.audit.add(r, User{}, entry{Action: "login", Result: "refused: more bad logins within a minute are not listed"})
+		}
+		refuse(w, r, http.StatusUnauthorized, "the login link is wrong, used or older than 15 minutes: ask for another one")
+	default:
+		c.audit.add(r, user, entry{Action: "login", Result: "ok"})
+		//nolint:gosec // Secure is set when the console is served with TLS
+		http.SetCookie(w, &http.Cookie{
+			Name: cookieName(r), Value: session, Path: "/", MaxAge: int(sessionLife.Seconds()),
+			HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil,
+		})
+		reply(w, r, struct{}{}, nil)
+	}
+}
+
+// logout ends the session of a request.
+func (c *Console) logout(w http.ResponseWriter, r *http.Request, user User) {
+	if cookie, err := r.Cookie(cookieName(r)); err == nil {
+		c.doors.mu.Lock()
+		if i := find(c.doors.sessions, cookie.Value); i >= 0 {
+			c.doors.sessions = append(c.doors.sessions[:i:i], c.doors.sessions[i+1:]...)
+		}
+		c.doors.mu.Unlock()
+	}
+	c.audit.add(r, user, entry{Action: "logout", Result: "ok"})
+	http.SetCookie(w, &http.Cookie{Name: cookieName(r), Path: "/", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil}) //nolint:gosec // as above
+	reply(w, r, struct{}{}, nil)
+}
+
+// invite makes a login link for another user.
+func (c *Console) invite(r *http.Request, user User) (any, error) {
+	var in struct{ Name, Role string }
+	if err := decode(r, &in); err != nil {
+		return nil, err
+	}
+	roles := map[string]Role{"viewer": Viewer, "operator": Operator, "admin": Admin}
+	if in.Name == "" || len(in.Name) > 64 || roles[in.Role] == NoRole {
+		return nil, yodel.Errorf(yodel.InvalidArgument, "an invitation needs a name, and one of the roles viewer, operator and admin")
+	}
+	c.audit.add(r, user, entry{Action: "invite", Object: in.Name, After: in.Role, Result: "ok"})
+	return map[string]string{"link": c.LoginLink(User{in.Name, roles[in.Role]})}, nil
+}
+
+// me describes the user and the console.
+func (c *Console) me(r *http.Request) (any, error) {
+	user, session := c.identify(r)
+	out := map[string]any{
+		"user": user.Name, "role": user.Role.String(), "readOnly": c.opts.ReadOnly, "environment": c.opts.Environment,
+		"registry": c.registryName(), "rules": c.book != nil, "overrides": c.overrider() != nil,
+	}
+	if session != nil {
+		out["csrf"] = session.csrf
+	}
+	return out, nil
+}
+
+// hostOf returns the Host header without its port.
+func hostOf(r *http.Request) string {
+	host := r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	return strings.ToLower(strings.Trim(host, "[]"))
+}
+
+// clientOf returns the address of the client.
+func clientOf(r *http.Request) netip.Addr {
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Addr{} // all such clients count as one
+	}
+	return at.Addr().Unmap()
+}
+
+// isPlainPath reports whether a path has one spelling only: no empty parts, dots, backslashes or
+// control characters, encoded or not.
+func isPlainPath(u *url.URL) bool {
+	p := u.Path
+	if p == "" || p[0] != '/' || path.Clean(p) != p && path.Clean(p)+"/" != p || len(p) > 1024 {
+		return false
+	}
+	if strings.ContainsFunc(p, func(c rune) bool { return c < ' ' || c == 0x7f || c == '\\' || c == 0xfffd }) {
+		return false
+	}
+	for part := range strings.SplitSeq(u.EscapedPath(), "/") {
+		plain, err := url.PathUnescape(part)
+		if err != nil || plain == "." || plain == ".." || strings.Contains(plain, "/") {
+			return false
+		}
+	}
+	return true
+}
+
+// decode reads the JSON of a request.
+func decode(r *http.Request, v any) error {
+	d := json.NewDecoder(r.Body)
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return yodel.Errorf(yodel.InvalidArgument, "the request is not the JSON that is wanted: %v", err)
+	}
+	return nil
+}
+
+// reply writes a value, or the error, as JSON. A browser that has the value already gets the status
+// 304.
+func reply(w http.ResponseWriter, r *http.Request, v any, err error) {
+	if err != nil {
+		refuse(w, r, statusOf(err), errorText(err))
+		return
+	}
+	body, err := json.Marshal(v)
+	if err != nil {
+		refuse(w, r, http.StatusInternalServerError, "the reply could not be encoded")
+		return
+	}
+	sum := sha256.Sum256(body)
+	tag := fmt.Sprintf(`"%x"`, sum[:12])
+	h := w.Header()
+	h.Set("ETag", tag)
+	h.Set("Content-Type", "application/json")
+	if r.Method == http.MethodGet {
+		h.Set("Cache-Control", "private, no-cache")
+		if r.Header.Get("If-None-Match") == tag {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+	}
+	send(w, r, body)
+}
+
+func statusOf(err error) int {
+	switch yodel.CodeOf(err) {
+	case yodel.InvalidArgument, yodel.FailedPrecondition, yodel.OutOfRange:
+		return http.StatusBadRequest
+	case yodel.NotFound:
+		return http.StatusNotFound
+	case yodel.AlreadyExists, yodel.Aborted:
+		return http.StatusConflict
+	case yodel.Unimplemented:
+		return http.StatusNotImplemented
+	case yodel.PermissionDenied:
+		return http.StatusForbidden
+	case yodel.ResourceExhausted:
+		return http.StatusTooManyRequests
+	default:
+		return http.StatusBadGateway
+	}
+}
+
+// errorText returns the text of an error for the user.
+func errorText(err error) string {
+	if e, ok := errors.AsType[*yodel.Error](err); ok {
+		return e.Message
+	}
+	return err.Error()
+}
+
+// refuse writes an error, as JSON for the pages and as a line for people.
+func refuse(w http.ResponseWriter, r *http.Request, status int, text string) {
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	if strings.HasPrefix(r.URL.Path, "/api/") {
+		h.Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		_ = json.NewEncoder(w).Encode(map[string]string{"error": text}) // the client may have gone
+		return
+	}
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = fmt.Fprintln(w, text) // the client may have gone
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
+	"github.com/yodel-rpc/yodel/inspect/fleet"
+	"github.com/yodel-rpc/yodel/introspect"
+)
+
+// This file is screen S4, one instance.
+
+const askTimeout = 3 * time.Second // for an instance that a user looks at
+
+// instance serves one instance.
+func (c *Console) instance(r *http.Request) (any, error) {
+	s, err := c.snapshotOf(r)
+	if err != nil {
+		return nil, err
+	}
+	service, err := s.find(r)
+	if err != nil {
+		return nil, err
+	}
+	var in *fleet.Instance
+	for _, one := range service.Instances {
+		if one.Addr == r.FormValue("addr") {
+			in = one
+		}
+	}
+	if in == nil {
+		return nil, yodel.Errorf(yodel.NotFound, "%s has no instance at %s: it may have left", service.Name, r.FormValue("addr"))
+	}
+	out := map[string]any{"at": s.At, "view": instanceOf(in, service), "record": in.Instance}
+	if in.Info != nil {
+		out["agent"], out["codecs"], out["compressors"], out["overrides"] = in.Info.Agent, in.Info.Codecs, in.Info.Compressors, in.Info.Overrides
+	}
+	serves := func(s *introspect.Series) bool { return s.Side == "server" && fleet.ServiceOf(s.Method) != "yodel" }
+	if in.Live != nil {
+		out["process"], out["name"], out["left"], out["events"] = in.Live.Process, in.Live.Name, in.Live.Left, events(in.Live.Events, 50)
+		out["chart"] = chartOf([]*introspect.Live{in.Live}, serves)
+	}
+	out["service"] = numbersOf(&service.Traffic)
+	if in.State == fleet.Down || in.State == fleet.Silent {
+		return out, nil
+	}
+	client, err := c.fleet.client(r.Context(), in.Addr)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), askTimeout)
+	defer cancel()
+	if conns, err := inspect.Conns.Call(ctx, client, &inspect.Empty{}); err != nil {
+		out["connsErr"] = errorText(err)
+	} else {
+		out["conns"] = conns
+	}
+	return out, nil
+}
+
+// An overrider is a registry that keeps settings of operators.
+type overrider interface {
+	Override(ctx context.Context, service, addr, state string, weight int) error
+}
+
+// overrider returns the registry if it keeps settings of operators, or nil.
+func (c *Console) overrider() overrider {
+	o, _ := c.source.(overrider)
+	return o
+}
+
+// registryName names the registry, without secrets.
+func (c *Console) registryName() string {
+	if s, ok := c.source.(fmt.Stringer); ok {
+		return s.String()
+	}
+	return fmt.Sprintf("%T", c.source)
+}
+
+// setInstance sets the state and the weight of an instance in the registry.
+func (c *Console) setInstance(r *http.Request, user User) (any, error) {
+	var in struct {
+		Service, Addr, State, Reason string
+		Weight                       int
+	}
+	if err := decode(r, &in); err != nil {
+		return nil, err
+	}
+	to := c.overrider()
+	if to == nil {
+		return nil, yodel.Errorf(yodel.Unimplemented, "this registry keeps no settings of operators")
+	}
+	if in.Reason == "" || in.Weight < 0 || in.Weight > 10_000 || in.State != "" && in.State != "active" && in.State != "inactive" {
+		return nil, yodel.Errorf(yodel.InvalidArgument, `a setting needs a reason, a state of "", "active" or "inactive", and a weight from 0 to 10000`)
+	}
+	s, err := c.fleet.get(r.Context(), time.Minute)
+	if err != nil {
+		return nil, err
+	}
+	before, known := "", false
+	if service := s.Service(in.Service); service != nil {
+		for _, one := range service.Instances {
+			if one.Addr == in.Addr {
+				v := instanceOf(one, service)
+				before, known = setting(v.Set, v.SetWeight), true
+			}
+		}
+	}
+	if !known {
+		return nil, yodel.Errorf(yodel.NotFound, "%s has no instance at %s", in.Service, in.Addr)
+	}
+	err = to.Override(r.Context(), in.Service, in.Addr, in.State, in.Weight)
+	c.audit.add(r, user, entry{
+		Action: "instance", Object: in.Service + " " + in.Addr, Before: before, After: setting(in.State, in.Weight), Reason: in.Reason, Result: resultOf(err),
+	})
+	return struct{}{}, err
+}
+
+func setting(state string, weight int) string {
+	switch {
+	case state == "" && weight == 0:
+		return "its own state and weight"
+	case weight == 0:
+		return state
+	case state == "":
+		return fmt.Sprintf("weight %d", weight)
+	}
+	return fmt.Sprintf("%s, weight %d", state, weight)
+}
+
+// resultOf returns the result of a change for the audit log.
+func resultOf(err error) string {
+	if err != nil {
+		return errorText(err)
+	}
+	return "ok"
+}

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"testing"
+
+	"github.com/yodel-rpc/yodel/yodeltest"
+)
+
+func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"bytes"
+	"compress/gzip"
+	"embed"
+	"fmt"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// This file serves the pages: the built front end for browsers, and plain text for curl.
+
+// The front end, as `make console` builds it from web/src.
+//
+//go:embed web/dist
+var dist embed.FS
+
+// screens are the first parts of the paths of pages.
+var screens = []string{"", "services", "topology", "live", "samples", "rules", "call", "registry", "audit", "checks"}
+
+// page serves an asset, or a page: as text if the client does not ask for HTML.
+func (c *Console) page(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		refuse(w, r, http.StatusMethodNotAllowed, "pages are read with GET")
+		return
+	}
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	if len(parts) == 2 && parts[0] == "assets" {
+		asset(w, r, parts[1])
+		return
+	}
+	if !slices.Contains(screens, parts[0]) || len(parts) > 3 {
+		refuse(w, r, http.StatusNotFound, "there is no page "+r.URL.Path)
+		return
+	}
+	if !strings.Contains(r.Header.Get("Accept"), "text/html") {
+		c.allowing(Viewer, func(w http.ResponseWriter, r *http.Request, _ User) { c.text(w, r, parts) }).ServeHTTP(w, r)
+		return
+	}
+	html, err := dist.ReadFile("web/dist/index.html")
+	if err != nil {
+		refuse(w, r, http.StatusInternalServerError, "the console was built without its pages")
+		return
+	}
+	// The page is found below any path, so it refers to its files relative to its own depth.
+	root := strings.Repeat("../", strings.Count(strings.TrimPrefix(r.URL.Path, "/"), "/"))
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Add("Vary", "Accept")
+	send(w, r, bytes.ReplaceAll(html, []byte("{root}"), []byte(root+"./")))
+}
+
+// asset serves a file of the front end, by its exact name.
+func asset(w http.ResponseWriter, r *http.Request, name string) {
+	types := map[string]string{".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".json": "application/json"}
+	kind, ok := types[path.Ext(name)]
+	body, err := dist.ReadFile("web/dist/" + name)
+	if !ok || err != nil {
+		refuse(w, r, http.StatusNotFound, "there is no such file")
+		return
+	}
+	w.Header().Set("Content-Type", kind+"; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-cache")
+	send(w, r, body)
+}
+
+// send writes a body, compressed if it is worth it and the client takes that.
+func send(w http.ResponseWriter, r *http.Request, body []byte) {
+	if len(body) > 1400 && strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		var packed bytes.Buffer
+		z, _ := gzip.NewWriterLevel(&packed, gzip.BestSpeed) // the level exists
+		_, _ = z.Write(body)                                 // a buffer takes everything
+		_ = z.Close()
+		w.Header().Set("Content-Encoding", "gzip")
+		body = packed.Bytes()
+	}
+	w.Header().Add("Vary", "Accept-Encoding")
+	w.Header().Set("Content-Length", fmt.Sprint(len(body)))
+	_, _ = w.Write(body) //nolint:gosec // the content type is set, and the browser must not guess
+}
+
+// text serves a page for curl.
+func (c *Console) text(w http.ResponseWriter, r *http.Request, parts []string) {
+	s, err := c.fleet.get(r.Context(), time.Minute)
+	if err != nil {
+		refuse(w, r, statusOf(err), errorText(err))
+		return
+	}
+	var out bytes.Buffer
+	switch {
+	case parts[0] == "" || parts[0] == "services" && len(parts) == 1:
+		textOverview(&out, c.overviewOf(r, s))
+	case parts[0] == "services" && s.Service(parts[1]) != nil:
+		service := s.Service(parts[1])
+		v := viewOf(service, nil)
+		fmt.Fprintf(&out, "%s: %s, %d of %d instances\n", v.Name, v.State, v.Up, v.Total)
+		for _, p := range v.Problems {
+			fmt.Fprintf(&out, "  %s\n", p)
+		}
+		t := table(&out, "INSTANCE\tSTATE\tVERSION\tREQ/S\tOK\tP50\tP99\tWHY")
+		for _, in := range service.Instances {
+			n := numbersOf(&in.Traffic)
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", in.Addr, in.State, in.Version, n, in.Why)
+		}
+		_ = t.Flush() // a buffer takes everything
+		t = table(&out, "\nMETHOD\tREQ/S\tOK\tP50\tP99")
+		for i := range service.Methods {
+			fmt.Fprintf(t, "%s\t%s\n", service.Methods[i].Name, numbersOf(&service.Methods[i].Traffic))
+		}
+		_ = t.Flush() // as above
+	case parts[0] == "services":
+		refuse(w, r, http.StatusNotFound, "the registry has no service "+parts[1])
+		return
+	default:
+		refuse(w, r, http.StatusNotAcceptable, "this page is for browsers; / and /services/NAME are text too")
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Add("Vary", "Accept")
+	send(w, r, out.Bytes())
+}
+
+func textOverview(out *bytes.Buffer, v *overview) {
+	bad := 0
+	for _, s := range v.Services {
+		if len(s.Problems) > 0 {
+			bad++
+		}
+	}
+	switch {
+	case len(v.Services) == 0:
+		fmt.Fprintln(out, "No service is registered yet.")
+		return
+	case bad == 0:
+		fmt.Fprintf(out, "All %d services are healthy. %d rules are active.\n\n", len(v.Services), v.Rules)
+	default:
+		fmt.Fprintf(out, "%d of %d services need attention.\n\n", bad, len(v.Services))
+	}
+	t := table(out, "SERVICE\tSTATE\tUP\tREQ/S\tOK\tP50\tP99\tATTENTION")
+	for _, s := range v.Services {
+		why := make([]string, len(s.Problems))
+		for i, p := range s.Problems {
+			why[i] = p.String()
+		}
+		fmt.Fprintf(t, "%s\t%s\t%d/%d\t%s\t%s\n", s.Name, s.State, s.Up, s.Total, s.numbers, strings.Join(why, "; "))
+	}
+	_ = t.Flush() // a buffer takes everything
+}
+
+func table(out *bytes.Buffer, head string) *tabwriter.Writer {
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, head)
+	return t
+}
+
+// String returns the four columns of numbers, separated by tabs.
+func (n numbers) String() string {
+	switch {
+	case n.Rate == nil:
+		return "no data\t\t\t"
+	case n.OK == nil:
+		return "idle\t\t\t"
+	}
+	ms := func(f float64) string { return brief(time.Duration(f * 1e6)) }
+	return fmt.Sprintf("%g\t%s\t%s\t%s", *n.Rate, percent(*n.OK), ms(*n.P50), ms(*n.P99))
+}

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
+	"github.com/yodel-rpc/yodel/inspect/fleet"
+	"github.com/yodel-rpc/yodel/introspect"
+	"github.com/yodel-rpc/yodel/rules"
+)
+
+// This file is screen S8, the rules.
+
+// A ruleView is a rule as the list shows it.
+type ruleView struct {
+	rules.Rule
+
+	Kind     string `json:"kind"`
+	Sentence string `json:"sentence"`
+	Active   bool   `json:"active"`
+}
+
+// ruleRoutes adds the routes of the rules.
+func (c *Console) ruleRoutes(read func(string, Role, func(*http.Request) (any, error)), change func(string, Role, func(*http.Request, User) (any, error))) {
+	read("rules", Viewer, c.rules)
+	read("rules/history", Viewer, c.history)
+	read("rules/applied", Viewer, c.applied)
+	change("rules/preview", Operator, c.preview)
+	change("rules/put", Operator, c.putRule)
+	change("rules/remove", Operator, c.removeRule)
+	change("rules/rollback", Operator, c.rollback)
+}
+
+// bookOf returns the rules in the registry, or an error if it keeps none.
+func (c *Console) bookOf() (*rules.Book, error) {
+	if c.book == nil {
+		return nil, yodel.Errorf(yodel.Unimplemented, "this registry keeps no rules")
+	}
+	return c.book, nil
+}
+
+// ruleKinds returns the kinds of the active rules by service, and their number.
+func (c *Console) ruleKinds(ctx context.Context) (kinds map[string][]string, count int) {
+	kinds = make(map[string][]string)
+	if c.book == nil {
+		return kinds, 0
+	}
+	all, err := c.kept.get(ctx, c.book)
+	if err != nil {
+		return kinds, 0 // the overview says that the registry cannot be read
+	}
+	for i := range all {
+		if rule := &all[i]; rule.Active(time.Now()) {
+			count++
+			if !slices.Contains(kinds[rule.Service], rule.Kind()) {
+				kinds[rule.Service] = append(kinds[rule.Service], rule.Kind())
+			}
+		}
+	}
+	return kinds, count
+}
+
+// rules serves the rules of a service, or all.
+func (c *Console) rules(r *http.Request) (any, error) {
+	book, err := c.bookOf()
+	if err != nil {
+		return nil, err
+	}
+	list, err := book.List(r.Context(), r.FormValue("service"))
+	if err != nil {
+		return nil, err
+	}
+	out := make([]ruleView, len(list))
+	for i := range list {
+		out[i] = ruleView{list[i], list[i].Kind(), list[i].Sentence(), list[i].Active(time.Now())}
+	}
+	return map[string]any{"rules": out, "kinds": rules.Kinds()}, nil
+}
+
+// A changeView is a change of the rules of a service.
+type changeView struct {
+	rules.Change
+
+	Diff     []string `json:"diff"`
+	Sentence string   `json:"sentence"`
+}
+
+// history serves the changes of the rules of a service, the newest first.
+func (c *Console) history(r *http.Request) (any, error) {
+	book, err := c.bookOf()
+	if err != nil {
+		return nil, err
+	}
+	changes, err := book.History(r.Context(), r.FormValue("service"))
+	if err != nil {
+		return nil, err
+	}
+	out := make([]changeView, len(changes))
+	for i := range changes {
+		out[i] = changeView{Change: changes[i], Diff: changes[i].Diff()}
+		if rule := cmp.Or(changes[i].After, changes[i].Before); rule != nil {
+			out[i].Sentence = rule.Sentence()
+		}
+	}
+	return out, nil
+}
+
+// applied serves which processes apply a rule, and how often it acted.
+func (c *Console) applied(r *http.Request) (any, error) {
+	s, err := c.fleet.get(r.Context(), time.Minute)
+	if err != nil {
+		return nil, err
+	}
+	service, id := r.FormValue("service"), r.FormValue("id")
+	type state struct {
+		introspect.RuleState
+
+		Instance string `json:"instance"`
+		Name     string `json:"name,omitempty"`
+	}
+	states, ctx := []state{}, r.Context()
+	asked := make(map[string]bool)
+	for _, of := range s.Services {
+		for _, in := range of.Instances {
+			if in.Info == nil || asked[in.Addr] || len(asked) == maxSampled {
+				continue
+			}
+			asked[in.Addr] = true
+			client, err := c.fleet.client(ctx, in.Addr)
+			if err != nil {
+				return nil, err
+			}
+			limited, cancel := context.WithTimeout(ctx, askTimeout)
+			found, err := inspect.Rules.Call(limited, client, &inspect.Empty{})
+			cancel()
+			if err != nil {
+				continue // the process follows no rules
+			}
+			for _, one := range found.Rules {
+				if one.Service == service && one.ID == id {
+					states = append(states, state{one, in.Addr, found.Name})
+				}
+			}
+		}
+	}
+	return states, nil
+}
+
+// readRule reads a rule from a request. The author is the user.
+func readRule(r *http.Request, user User) (rules.Rule, error) {
+	var body json.RawMessage
+	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+		return rules.Rule{}, yodel.Errorf(yodel.InvalidArgument, "the rule is not JSON: %v", err)
+	}
+	rule, err := rules.Decode(body)
+	if err != nil {
+		return rule, yodel.Errorf(yodel.InvalidArgument, "%s", err.Error())
+	}
+	rule.Author = user.Name
+	return rule, nil
+}
+
+// preview serves what a rule would do, without storing it.
+func (c *Console) preview(r *http.Request, user User) (any, error) {
+	book, err := c.bookOf()
+	if err != nil {
+		return nil, err
+	}
+	rule, err := readRule(r, user)
+	if err != nil {
+		return nil, err
+	}
+	s, err := c.fleet.get(r.Context(), time.Minute)
+	if err != nil {
+		return nil, err
+	}
+	traffic := &rules.Traffic{Live: make(map[string]*introspect.Live)}
+	if service := s.Service(rule.Service); service != nil {
+		for _, in := range service.Instances {
+			traffic.Instances = append(traffic.Instances, in.Instance)
+			if in.Live != nil {
+				traffic.Live[in.Addr] = in.Live
+			}
+		}
+	}
+	all, err := book.List(r.Context(), rule.Service)
+	if err != nil {
+		return nil, err
+	}
+	if rule.Reason == "" {
+		rule.Reason = "preview" // the form asks for it at the end
+	}
+	return map[string]any{"effect": rules.Preview(&rule, all, traffic), "sentence": rule.Sentence(), "kind": rule.Kind()}, nil
+}
+
+// putRule stores a rule.
+func (c *Console) putRule(r *http.Request, user User) (any, error) {
+	book, err := c.bookOf()
+	if err != nil {
+		return nil, err
+	}
+	rule, err := readRule(r, user)
+	if err != nil {
+		return nil, err
+	}
+	before := ""
+	if list, err := book.List(r.Context(), rule.Service); err == nil {
+		for i := range list {
+			if list[i].ID == rule.ID {
+				before = list[i].Sentence()
+			}
+		}
+	}
+	stored, err := book.Put(r.Context(), rule)
+	object := rule.Service + " " + cmp.Or(stored.ID, rule.ID, rule.Kind())
+	c.audit.add(r, user, entry{Action: "rule", Object: object, Before: before, After: rule.Sentence(), Reason: rule.Reason, Result: resultOf(err)})
+	if err != nil {
+		return nil, ruleError(err)
+	}
+	c.kept.forget()
+	return ruleView{stored, stored.Kind(), stored.Sentence(), stored.Active(time.Now())}, nil
+}
+
+// removeRule removes a rule.
+func (c *Console) removeRule(r *http.Request, user User) (any, error) {
+	var in struct{ Service, ID, Reason string }
+	if err := decode(r, &in); err != nil {
+		return nil, err
+	}
+	book, err := c.bookOf()
+	if err != nil {
+		return nil, err
+	}
+	before := ""
+	if list, err := book.List(r.Context(), in.Service); err == nil {
+		for i := range list {
+			if list[i].ID == in.ID {
+				before = list[i].Sentence()
+			}
+		}
+	}
+	err = book.Remove(r.Context(), in.Service, in.ID, user.Name, in.Reason)
+	c.audit.add(r, user, entry{Action: "unrule", Object: in.Service + " " + in.ID, Before: before, Reason: in.Reason, Result: resultOf(err)})
+	c.kept.forget()
+	return struct{}{}, ruleError(err)
+}
+
+// rollback makes the rules of a service what they were.
+func (c *Console) rollback(r *http.Request, user User) (any, error) {
+	var in struct {
+		Service, Reason string
+		Revision        int
+	}
+	if err := decode(r, &in); err != nil {
+		return nil, err
+	}
+	book, err := c.bookOf()
+	if err != nil {
+		return nil, err
+	}
+	before := sentences(book.List(r.Context(), in.Service))
+	err = book.Rollback(r.Context(), in.Service, in.Revision, user.Name, in.Reason)
+	c.audit.add(r, user, entry{
+		Action: "rollback", Object: fmt.Sprintf("%s to revision %d", in.Service, in.Revision), Before: before,
+		After: sentences(book.List(r.Context(), in.Service)), Reason: in.Reason, Result: resultOf(err),
+	})
+	c.kept.forget()
+	return struct{}{}, ruleError(err)
+}
+
+// sentences returns rules in words.
+func sentences(list []rules.Rule, err error) string {
+	if err != nil {
+		return "unknown: " + err.Error()
+	}
+	if len(list) == 0 {
+		return "no rules"
+	}
+	var out []string
+	for i := range list {
+		out = append(out, list[i].Sentence())
+	}
+	return strings.Join(out, " ")
+}
+
+// ruleError gives an error of a Book the code by which the status is chosen.
+func ruleError(err error) error {
+	switch invalid, ok := errors.AsType[*rules.InvalidError](err); {
+	case ok:
+		return yodel.Errorf(yodel.InvalidArgument, "%s", invalid.Error())
+	case errors.Is(err, rules.ErrNoRule):
+		return yodel.Errorf(yodel.NotFound, "%s", err.Error())
+	}
+	return err
+}
+
+// isOf reports whether a method belongs to a service.
+func isOf(method, service string) bool { return fleet.ServiceOf(method) == service }

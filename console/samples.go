@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/yodel-rpc/yodel/inspect"
+	"github.com/yodel-rpc/yodel/inspect/fleet"
+	"github.com/yodel-rpc/yodel/introspect"
+)
+
+// This file is screen S7, the records of single calls.
+
+const (
+	maxSampled   = 50  // instances that are asked for records
+	perInstance  = 50  // records
+	maxSamples   = 300 // records in all
+	samplingWays = 16  // instances that are asked at a time
+)
+
+// A sample is the record of a call, with the instance that kept it.
+type sample struct {
+	introspect.CallReport
+
+	Service  string `json:"service"`
+	Instance string `json:"instance"`
+	Text     string `json:"text"` // the record as text for people
+}
+
+// A group is the failures with the same code and much the same text.
+type group struct {
+	Code  string `json:"code"`
+	ID    string `json:"id,omitempty"`
+	Text  string `json:"text"`
+	Addr  string `json:"addr"`
+	Calls int    `json:"calls"`
+	Since string `json:"since"`
+}
+
+// samples serves the newest records of a service, or of the services that need attention most.
+func (c *Console) samples(r *http.Request) (any, error) {
+	s, err := c.snapshotOf(r)
+	if err != nil {
+		return nil, err
+	}
+	var from []*fleet.Instance
+	for _, service := range s.Services {
+		if name := r.FormValue("service"); name != "" && name != service.Name {
+			continue
+		}
+		for _, in := range service.Instances {
+			asked := slices.ContainsFunc(from, func(other *fleet.Instance) bool { return other.Addr == in.Addr })
+			wanted := r.FormValue("addr") == "" || r.FormValue("addr") == in.Addr
+			if in.Live != nil && wanted && !asked && len(from) < maxSampled {
+				from = append(from, in)
+			}
+		}
+	}
+	kind := r.FormValue("kind")
+	q := &introspect.SamplesQuery{Method: r.FormValue("method"), Failed: kind == "failed", Slow: kind == "slow", Explained: kind == "explained", Limit: perInstance}
+	all, refused := c.gather(r.Context(), from, q)
+	slices.SortFunc(all, func(a, b sample) int {
+		if kind == "slow" {
+			return cmp.Or(cmp.Compare(b.Took, a.Took), b.Began.Compare(a.Began))
+		}
+		return b.Began.Compare(a.Began)
+	})
+	all = all[:min(len(all), maxSamples)]
+	return map[string]any{"samples": all, "groups": groups(all), "asked": len(from), "refused": refused}, nil
+}
+
+// gather asks instances for their records.
+func (c *Console) gather(ctx context.Context, from []*fleet.Instance, q *introspect.SamplesQuery) (all []sample, refused string) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	var mu sync.Mutex
+	var asked sync.WaitGroup
+	places := make(chan struct{}, samplingWays)
+	all = []sample{}
+	for _, in := range from {
+		places <- struct{}{}
+		asked.Go(func() {
+			defer func() { <-places }()
+			client, err := c.fleet.client(ctx, in.Addr)
+			var found *introspect.Samples
+			if err == nil {
+				found, err = inspect.Samples.Call(ctx, client, q)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				refused = errorText(err)
+				return
+			}
+			for i := range found.Calls {
+				if report := found.Calls[i]; !strings.HasPrefix(report.Method, "yodel.") {
+					all = append(all, sample{report, in.Service, in.Addr, report.String()})
+				}
+			}
+		})
+	}
+	asked.Wait()
+	return all, refused
+}
+
+// groups returns the failures by code, ID and target, those with most calls first.
+func groups(all []sample) []*group {
+	byKey := make(map[[3]string]*group)
+	out := []*group{}
+	for i := range all {
+		one := &all[i]
+		if one.Code == "" {
+			continue
+		}
+		addr := one.Instance
+		if n := len(one.Attempts); n > 0 {
+			addr = one.Attempts[n-1].Addr
+		}
+		key := [3]string{one.Code, cmp.Or(one.ID, one.Message), addr}
+		if byKey[key] == nil {
+			byKey[key] = &group{Code: one.Code, ID: one.ID, Text: one.Message, Addr: addr}
+			out = append(out, byKey[key])
+		}
+		byKey[key].Calls++
+		byKey[key].Since = one.Began.UTC().Format("2006-01-02T15:04:05Z")
+	}
+	slices.SortStableFunc(out, func(a, b *group) int { return cmp.Compare(b.Calls, a.Calls) })
+	return out
+}
+
+// methods serves the methods of all services, for the call tester and the search.
+func (c *Console) methods(r *http.Request) (any, error) {
+	s, err := c.snapshotOf(r)
+	if err != nil {
+		return nil, err
+	}
+	type of struct {
+		Service   string              `json:"service"`
+		Methods   []introspect.Method `json:"methods"`
+		Instances []string            `json:"instances"`
+	}
+	out := make([]of, 0, len(s.Services))
+	for _, service := range s.Services {
+		one := of{Service: service.Name, Methods: []introspect.Method{}, Instances: []string{}}
+		for i := range service.Methods {
+			one.Methods = append(one.Methods, service.Methods[i].Method)
+		}
+		for _, in := range service.Instances {
+			one.Instances = append(one.Instances, in.Addr)
+		}
+		out = append(out, one)
+	}
+	slices.SortFunc(out, func(a, b of) int { return strings.Compare(a.Service, b.Service) })
+	return out, nil
+}

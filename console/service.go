@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"cmp"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect/fleet"
+	"github.com/yodel-rpc/yodel/introspect"
+)
+
+// This file is screen S3, one service.
+
+// A row is the traffic of a part of a service: a method, a caller, a callee or a version.
+type row struct {
+	Name string `json:"name"`
+	numbers
+}
+
+// A methodView is a method of a service.
+type methodView struct {
+	introspect.Method
+	numbers
+}
+
+// An instanceView is an instance of a service.
+type instanceView struct {
+	Addr      string        `json:"addr"`
+	State     fleet.State   `json:"state"`
+	Why       string        `json:"why,omitempty"`
+	Version   string        `json:"version,omitempty"`
+	Zone      string        `json:"zone,omitempty"`
+	Group     string        `json:"group,omitempty"`
+	Tags      []string      `json:"tags,omitempty"`
+	Weight    int           `json:"weight"`
+	Set       string        `json:"set,omitempty"`       // the state that an operator has set
+	SetWeight int           `json:"setWeight,omitempty"` // the weight that an operator has set
+	Share     *float64      `json:"share"`               // of the calls of the service; null without calls
+	Protocols []string      `json:"protocols,omitempty"`
+	Started   time.Time     `json:"started,omitzero"`
+	Took      time.Duration `json:"took"` // how long it took to answer
+	numbers
+}
+
+func instanceOf(in *fleet.Instance, of *fleet.Service) *instanceView {
+	v := &instanceView{
+		Addr: in.Addr, State: in.State, Why: in.Why, Version: in.Version, Zone: in.Zone, Group: in.Group, Tags: in.Tags,
+		Weight: max(in.Weight, 1), Protocols: in.Protocols, Started: in.Started, Took: in.Took, numbers: numbersOf(&in.Traffic),
+	}
+	if of.Traffic.Rate > 0 {
+		share := in.Traffic.Rate / of.Traffic.Rate
+		v.Share = &share
+	}
+	if in.Info != nil {
+		for _, o := range in.Info.Overrides {
+			if o.Service == of.Name {
+				v.Set, v.SetWeight = o.State, o.Weight
+			}
+		}
+	}
+	return v
+}
+
+// find returns the service that a request names.
+func (s *snapshot) find(r *http.Request) (*fleet.Service, error) {
+	name := r.FormValue("service")
+	if found := s.Service(name); found != nil {
+		return found, nil
+	}
+	names := make([]string, len(s.Services))
+	for i, service := range s.Services {
+		names[i] = service.Name
+	}
+	for _, other := range names {
+		if strings.EqualFold(other, name) {
+			return nil, yodel.Errorf(yodel.NotFound, "the registry has no service %q; did you mean %q?", name, other)
+		}
+	}
+	return nil, yodel.Errorf(yodel.NotFound, "the registry has no service %q", name)
+}
+
+// service serves one service.
+func (c *Console) service(r *http.Request) (any, error) {
+	s, err := c.snapshotOf(r)
+	if err != nil {
+		return nil, err
+	}
+	found, err := s.find(r)
+	if err != nil {
+		return nil, err
+	}
+	var live []*introspect.Live
+	instances := make([]*instanceView, 0, len(found.Instances))
+	for _, in := range found.Instances {
+		instances = append(instances, instanceOf(in, found))
+		if in.Live != nil {
+			live = append(live, in.Live)
+		}
+	}
+	callers := make([]row, 0, len(found.Callers))
+	for i := range found.Callers {
+		callers = append(callers, row{found.Callers[i].Name, numbersOf(&found.Callers[i].Traffic)})
+	}
+	methods := make([]methodView, 0, len(found.Methods))
+	for i := range found.Methods {
+		methods = append(methods, methodView{found.Methods[i].Method, numbersOf(&found.Methods[i].Traffic)})
+	}
+	kinds, _ := c.ruleKinds(r.Context())
+	return map[string]any{
+		"at": s.At, "view": viewOf(found, kinds[found.Name]), "instances": instances, "callers": callers, "methods": methods,
+		"callees": callees(found), "versions": byVersion(found), "events": c.eventsOf(s, found),
+		"chart": chartOf(live, func(s *introspect.Series) bool { return s.Side == "server" && fleet.ServiceOf(s.Method) == found.Name }),
+	}, nil
+}
+
+// callees returns the calls that the instances of a service make to others, by method.
+func callees(s *fleet.Service) []row {
+	sums := make(map[string]*fleet.Traffic)
+	for _, in := range s.Instances {
+		if in.Live == nil {
+			continue
+		}
+		for i := range in.Live.Series {
+			if series := &in.Live.Series[i]; series.Side == "client" && isSane(series) {
+				if sums[series.Method] == nil {
+					sums[series.Method] = &fleet.Traffic{Known: true}
+				}
+				addSeries(sums[series.Method], series, in.Live.Step)
+			}
+		}
+	}
+	return rows(sums)
+}
+
+// addSeries adds the calls of a series to traffic. Its quantiles are means over the calls.
+func addSeries(t *fleet.Traffic, s *introspect.Series, step time.Duration) {
+	ended := len(s.Calls) - 1
+	if ended == 0 || step <= 0 {
+		return
+	}
+	span := float64(ended) * step.Seconds()
+	var calls, failed, p50, p99 float64
+	for i, n := range s.Calls[:ended] {
+		calls += float64(n)
+		p50 += float64(n) * float64(s.P50[i])
+		p99 += float64(n) * float64(s.P99[i])
+	}
+	for _, list := range s.Errors {
+		for _, n := range list[:min(ended, len(list))] {
+			failed += float64(n)
+		}
+	}
+	if calls == 0 {
+		return
+	}
+	before, now := t.Rate, calls/span
+	t.Rate += now
+	t.Failed = (before*t.Failed + failed/span) / t.Rate
+	t.P50 = time.Duration((before*float64(t.P50) + p50/span) / t.Rate)
+	t.P99 = time.Duration((before*float64(t.P99) + p99/span) / t.Rate)
+	t.P90 = t.P99
+}
+
+// byVersion returns the calls of each version.
+func byVersion(s *fleet.Service) []row {
+	byVersion := make(map[string][]*fleet.Traffic)
+	for _, in := range s.Instances {
+		byVersion[in.Version] = append(byVersion[in.Version], &in.Traffic)
+	}
+	out := make([]row, 0, len(byVersion))
+	for version, all := range byVersion {
+		out = append(out, row{version, addUp(all)})
+	}
+	slices.SortFunc(out, func(a, b row) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+func rows(sums map[string]*fleet.Traffic) []row {
+	out := make([]row, 0, len(sums))
+	for name, t := range sums {
+		out = append(out, row{name, numbersOf(t)})
+	}
+	slices.SortFunc(out, func(a, b row) int { return cmp.Or(cmp.Compare(*b.Rate, *a.Rate), strings.Compare(a.Name, b.Name)) })
+	return out
+}
+
+// eventsOf returns the events that concern a service: those of its instances, and the changes of
+// its rules.
+func (c *Console) eventsOf(s *snapshot, of *fleet.Service) []event {
+	var all []introspect.Event
+	for _, e := range s.Events {
+		if e.Object == of.Name || strings.HasPrefix(e.Object, of.Name+"/") || slices.ContainsFunc(of.Instances, func(in *fleet.Instance) bool { return in.Addr == e.Object }) {
+			all = append(all, e)
+		}
+	}
+	for _, in := range of.Instances {
+		if in.Live == nil {
+			continue
+		}
+		for _, e := range in.Live.Events {
+			if e.Kind == "rule" || e.Kind == "start" || e.Kind == "drain" {
+				all = append(all, e)
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b introspect.Event) int { return a.At.Compare(b.At) })
+	return events(all, 50)
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
+	"github.com/yodel-rpc/yodel/introspect"
+)
+
+// This file is screen S6, calls as they end.
+
+const (
+	tapLife   = 10 * time.Minute // then the page has to ask again
+	tapped    = 20               // instances that one page can watch
+	perSecond = 200              // calls in a second that a page gets at most
+	heartbeat = 15 * time.Second
+)
+
+// tap streams calls to a page, as server-sent events, until the page leaves.
+func (c *Console) tap(w http.ResponseWriter, r *http.Request, _ User) {
+	s, err := c.fleet.get(r.Context(), time.Minute)
+	if err != nil {
+		reply(w, r, nil, err)
+		return
+	}
+	service, err := s.find(r)
+	if err != nil {
+		reply(w, r, nil, err)
+		return
+	}
+	select {
+	case c.taps <- struct{}{}:
+		defer func() { <-c.taps }()
+	default:
+		refuse(w, r, http.StatusTooManyRequests, fmt.Sprintf("%d pages watch calls already", maxTaps))
+		return
+	}
+	var addrs []string
+	for _, in := range service.Instances {
+		if want := r.FormValue("addr"); in.Live != nil && (want == "" || want == in.Addr) && len(addrs) < tapped {
+			addrs = append(addrs, in.Addr)
+		}
+	}
+	if len(addrs) == 0 {
+		reply(w, r, nil, yodel.Errorf(yodel.NotFound, "no instance of %s shares live data: set ServerOptions.Diagnostics", service.Name))
+		return
+	}
+	slower, _ := strconv.Atoi(r.FormValue("slower")) // 0 is all
+	q := introspect.TapQuery{
+		Method: r.FormValue("method"), Peer: r.FormValue("peer"), Failed: r.FormValue("failed") == "true",
+		Slower: time.Duration(slower) * time.Millisecond, PerSecond: max(perSecond/len(addrs), 1),
+	}
+	c.watching.Add(1)
+	defer c.watching.Done()
+	ctx, cancel := context.WithTimeout(r.Context(), tapLife)
+	defer cancel()
+	defer context.AfterFunc(c.ctx, cancel)()
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-store")
+	c.stream(ctx, w, service.Name, addrs, &q)
+}
+
+// A tappedCall is a call, and the instance that executed it.
+type tappedCall struct {
+	*introspect.Tapped
+
+	Instance string `json:"instance"`
+}
+
+// stream taps instances and writes what they send, until ctx ends or the page is gone.
+func (c *Console) stream(ctx context.Context, w http.ResponseWriter, service string, addrs []string, q *introspect.TapQuery) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	calls := make(chan tappedCall, perSecond)
+	failed := make(chan string, len(addrs))
+	var tapping sync.WaitGroup
+	defer tapping.Wait()
+	defer cancel()
+	for _, addr := range addrs {
+		tapping.Go(func() {
+			if err := c.follow(ctx, addr, service, q, calls); err != nil && ctx.Err() == nil {
+				failed <- addr + ": " + errorText(err)
+			}
+		})
+	}
+	control := http.NewResponseController(w)
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	fmt.Fprintf(w, "event: open\ndata: %d\n\n", len(addrs))
+	for {
+		// A page that does not read is given up.
+		_ = control.SetWriteDeadline(time.Now().Add(2 * heartbeat)) // some writers have none
+		if err := control.Flush(); err != nil {
+			return
+		}
+		var err error
+		select {
+		case call := <-calls:
+			line, broken := json.Marshal(call)
+			if broken != nil {
+				continue
+			}
+			_, err = fmt.Fprintf(w, "data: %s\n\n", line)
+		case why := <-failed:
+			line, _ := json.Marshal(why) // a string
+			_, err = fmt.Fprintf(w, "event: failed\ndata: %s\n\n", line)
+		case <-beat.C:
+			_, err = fmt.Fprint(w, ": still here\n\n")
+		case <-ctx.Done():
+			fmt.Fprint(w, "event: end\ndata: \n\n")
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// follow passes the calls of an instance on, until ctx or the feed ends.
+func (c *Console) follow(ctx context.Context, addr, service string, q *introspect.TapQuery, calls chan<- tappedCall) error {
+	client, err := c.fleet.client(ctx, addr)
+	if err != nil {
+		return err
+	}
+	for one, err := range inspect.Tap.Call(ctx, client, q) {
+		if err != nil {
+			return err
+		}
+		if one.Method != "" && !isOf(one.Method, service) {
+			continue
+		}
+		select {
+		case calls <- tappedCall{one, addr}:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return nil
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// S11: who has changed what.
+
+import { useState } from "preact/hooks";
+import { post, useData } from "./api";
+import { useParam, useShell } from "./state";
+import { Copy, day, Empty, Table, Wait, type Column } from "./ui";
+
+interface Entry {
+	at: string;
+	user?: string;
+	role: string;
+	from: string;
+	action: string;
+	object?: string;
+	before?: string;
+	after?: string;
+	reason?: string;
+	result: string;
+}
+
+export function AuditScreen() {
+	const { t, paused, me } = useShell();
+	const [q, setQ] = useParam("q");
+	const loaded = useData<{ entries: Entry[] | null; file: boolean; failed?: string }>("audit", 2000, paused);
+	const columns: Column<Entry>[] = [
+		{ head: t("time"), cell: (e) => day(e.at), text: (e) => e.at },
+		{ head: t("audit.who"), cell: (e) => <><b>{e.user || "?"}</b> <span class="dim">{e.role} {e.from}</span></>, text: (e) => e.user },
+		{ head: t("audit.what"), cell: (e) => t(`action.${e.action as "rule"}`), text: (e) => e.action },
+		{ head: t("audit.object"), cell: (e) => e.object || "–", text: (e) => e.object },
+		{ head: t("rules.before"), cell: (e) => <div class="wrap">{e.before || "–"}</div>, text: (e) => e.before },
+		{ head: t("rules.after"), cell: (e) => <div class="wrap">{e.after || "–"}</div>, text: (e) => e.after },
+		{ head: t("reason"), cell: (e) => <div class="wrap">{e.reason || "–"}</div>, text: (e) => e.reason },
+		{ head: t("audit.result"), cell: (e) => <span class={e.result === "ok" ? "good" : "bad"}>{e.result === "ok" ? "● ok" : "✖ " + e.result}</span>, text: (e) => e.result },
+	];
+	return (
+		<>
+			<div class="bar">
+				<h1>{t("audit")}</h1>
+				<input type="search" placeholder={t("filter")} aria-label={t("filter")} value={q} onInput={(e) => setQ(e.currentTarget.value)} />
+			</div>
+			{me.role === "admin" && <Invite />}
+			<Wait of={loaded}>
+				{(a) => {
+					const rows = (a.entries ?? []).filter((e) => JSON.stringify(e).toLowerCase().includes(q.toLowerCase()));
+					return (
+						<>
+							{a.failed && <div class="banner bad">✖ {t("audit.failed", a.failed)}</div>}
+							<p class="dim">{a.file ? t("audit.file") : t("audit.memory")}</p>
+							{rows.length ? <Table name="audit" rows={rows} columns={columns} /> : <Empty title={t("audit.none")} why={t("audit.none.why")} />}
+						</>
+					);
+				}}
+			</Wait>
+		</>
+	);
+}
+
+/** The form with which an admin makes a login link. */
+function Invite() {
+	const { t } = useShell();
+	const [name, setName] = useState("");
+	const [role, setRole] = useState("viewer");
+	const [link, setLink] = useState("");
+	const [error, setError] = useState("");
+	const invite = async (e: { preventDefault: () => void }) => {
+		e.preventDefault();
+		try {
+			const made = await post<{ link: string }>("invite", { name, role });
+			setLink(new URL("." + made.link, location.origin + location.pathname.replace(/[^/]*$/, "")).href);
+			setError("");
+		} catch (e) {
+			setError((e as Error).message);
+		}
+	};
+	return (
+		<form class="bar" onSubmit={invite}>
+			<label>
+				{t("invite")} <input required maxLength={64} placeholder={t("invite.name")} value={name} onInput={(e) => setName(e.currentTarget.value)} />
+			</label>
+			<select aria-label={t("invite.role")} value={role} onChange={(e) => setRole(e.currentTarget.value)}>
+				{["viewer", "operator", "admin"].map((r) => (
+					<option>{r}</option>
+				))}
+			</select>
+			<button type="submit">{t("invite.make")}</button>
+			{link && <Copy text={link} label={t("invite.copy")} />}
+			{error && <span class="bad">✖ {error}</span>}
+		</form>
+	);
+}

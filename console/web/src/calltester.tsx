@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// S9: calls of methods by hand.
+
+import { useEffect, useState } from "preact/hooks";
+import { post, useData, type Method, type Schema } from "./api";
+import { example } from "./service";
+import { useParam, useSetting, useShell } from "./state";
+import { Copy, Empty, nanos, Tabs, Wait } from "./ui";
+
+interface Of {
+	service: string;
+	methods: Method[];
+	instances: string[];
+}
+
+interface Result {
+	code?: string;
+	id?: string;
+	message?: string;
+	reply?: unknown;
+	raw?: string;
+	took: number;
+	trailer?: Record<string, string>;
+	text?: string;
+	report?: { attempts?: { addr: string }[] };
+}
+
+export function CallScreen() {
+	const { t } = useShell();
+	const loaded = useData<Of[]>("methods", 10000);
+	return (
+		<>
+			<h1>{t("call.title")}</h1>
+			<Wait of={loaded}>{(all) => (all.length ? <Tester all={all} /> : <Empty title={t("overview.none")} why={t("services.none.why")} />)}</Wait>
+		</>
+	);
+}
+
+function Tester({ all }: { all: Of[] }) {
+	const { t } = useShell();
+	const [service, setService] = useParam("service");
+	const [name, setName] = useParam("method");
+	const [q, setQ] = useState("");
+	const of = all.find((s) => s.service === service);
+	const method = of?.methods.find((m) => m.name === name);
+	return (
+		<div class="three">
+			<section>
+				<input type="search" placeholder={t("filter")} aria-label={t("filter")} value={q} onInput={(e) => setQ(e.currentTarget.value)} />
+				<ul class="tree">
+					{all
+						.filter((s) => !q || s.service.toLowerCase().includes(q.toLowerCase()) || s.methods.some((m) => m.name.toLowerCase().includes(q.toLowerCase())))
+						.slice(0, 100)
+						.map((s) => (
+							<li>
+								<b>{s.service}</b>
+								{!s.methods.length && <span class="dim"> {t("methods.none")}</span>}
+								<ul>
+									{s.methods.map((m) => (
+										<li>
+											<button class={"row" + (m.name === name ? " chosen" : "")} onClick={() => (setService(s.service), setName(m.name))}>
+												{m.name.slice(s.service.length + 1)} {m.kind && <span class="dim">{m.kind}</span>}
+											</button>
+										</li>
+									))}
+								</ul>
+							</li>
+						))}
+				</ul>
+			</section>
+			{method && of ? <Request key={name} of={of} method={method} /> : <Empty title={t("call.choose")} why={t("call.choose.why")} />}
+		</div>
+	);
+}
+
+function Request({ of, method }: { of: Of; method: Method }) {
+	const { t, me, mayChange } = useShell();
+	const [text, setText] = useState(() => JSON.stringify(example(method), null, 2));
+	const [mode, setMode] = useParam("mode", "form");
+	const [metadata, setMetadata] = useState("");
+	const [timeout, setTimeout_] = useState(5000);
+	const [addr, setAddr] = useState("");
+	const [repeat, setRepeat] = useState(1);
+	const [confirm, setConfirm] = useState("");
+	const [results, setResults] = useState<Result[] | null>(null);
+	const [error, setError] = useState("");
+	const [busy, setBusy] = useState(false);
+	const [past, setPast] = useSetting("calls", "[]");
+	useEffect(() => setResults(null), [method.name]);
+	const guarded = me.environment === "PROD" && !method.readOnly;
+	const send = async (e: { preventDefault: () => void }) => {
+		e.preventDefault();
+		setError("");
+		setBusy(true);
+		try {
+			const md = Object.fromEntries(metadata.split("\n").map((l) => l.split("=")).filter((p) => p.length > 1).map(([k, ...v]) => [k!.trim(), v.join("=").trim()]));
+			setResults(await post<Result[]>("call", { service: of.service, method: method.name, addr, args: JSON.parse(text), metadata: md, timeout, repeat, confirm }));
+			const calls = [{ method: method.name, text }, ...(JSON.parse(past) as { method: string; text: string }[])].slice(0, 20);
+			setPast(JSON.stringify(calls));
+		} catch (e) {
+			setError((e as Error).message);
+		}
+		setBusy(false);
+	};
+	if (method.kind) return <Empty title={t("call.stream", method.name)} why={t("call.stream.why", method.kind)} />;
+	let value: unknown;
+	try {
+		value = JSON.parse(text);
+	} catch {
+		value = undefined;
+	}
+	const schema: Schema = method.values ? { type: "", kind: "array" } : (method.args?.[0] ?? { type: "", kind: "any" });
+	return (
+		<>
+			<form onSubmit={send}>
+				<h2>{method.name}</h2>
+				<Tabs at={mode} set={setMode} names={[["form", t("form")], ["json", "JSON"]]} />
+				{mode === "json" || value === undefined || schema.kind !== "object" ? (
+					<label>
+						{t("call.args")}
+						<textarea rows={10} spellcheck={false} value={text} onInput={(e) => setText(e.currentTarget.value)} />
+					</label>
+				) : (
+					<Fields schema={schema} value={value as Record<string, unknown>} set={(v) => setText(JSON.stringify(v, null, 2))} />
+				)}
+				{value === undefined && <p class="bad">✖ {t("call.notjson")}</p>}
+				<label>
+					{t("call.target")}
+					<select value={addr} onChange={(e) => setAddr(e.currentTarget.value)}>
+						<option value="">{t("call.any")}</option>
+						{of.instances.map((a) => (
+							<option value={a}>{a}</option>
+						))}
+					</select>
+				</label>
+				<label>
+					{t("call.metadata")}
+					<textarea rows={2} placeholder="key=value" value={metadata} onInput={(e) => setMetadata(e.currentTarget.value)} />
+				</label>
+				<label>
+					{t("call.timeout")}
+					<input type="number" min="1" max="30000" value={timeout} onInput={(e) => setTimeout_(Number(e.currentTarget.value))} />
+				</label>
+				<label>
+					{t("call.repeat")}
+					<input type="number" min="1" max="100" value={repeat} onInput={(e) => setRepeat(Number(e.currentTarget.value))} />
+				</label>
+				{guarded && (
+					<label class="warn">
+						{t("call.confirm", method.name)}
+						<input value={confirm} onInput={(e) => setConfirm(e.currentTarget.value)} />
+					</label>
+				)}
+				<button type="submit" disabled={!mayChange || busy || value === undefined || (guarded && confirm !== method.name)}>
+					{busy ? t("call.busy") : t("call")}
+				</button>{" "}
+				<Copy text={`yodel call ${method.name} '${JSON.stringify(value ?? {})}'`} label={t("cli")} />
+				{!mayChange && <p class="dim">{t("readonly.why")}</p>}
+			</form>
+			<section aria-live="polite">
+				<h2>{t("call.response")}</h2>
+				{error && <p class="bad">✖ {error}</p>}
+				{!results && !error && <p class="dim">{t("call.none")}</p>}
+				{results?.map((r) => <Answer r={r} />)}
+			</section>
+		</>
+	);
+}
+
+function Answer({ r }: { r: Result }) {
+	return (
+		<div class="panel" data-result={r.code || "ok"}>
+			<p>
+				<b class={r.code ? "bad" : "good"}>{r.code ? "✖ " + r.code : "● ok"}</b> {nanos(r.took)} {r.report?.attempts?.map((a) => a.addr).join(" → ")}
+			</p>
+			{r.message && <p class="bad">{r.message}</p>}
+			{r.reply !== undefined && <pre>{JSON.stringify(r.reply, null, 2)}</pre>}
+			{r.raw && <pre>{r.raw}</pre>}
+			{r.trailer && Object.entries(r.trailer).map(([k, v]) => <p class="dim">{k}: {v}</p>)}
+			{r.text && (
+				<details>
+					<summary>…</summary>
+					<pre>{r.text}</pre>
+				</details>
+			)}
+		</div>
+	);
+}
+
+/** The fields of an object. Lists and maps are edited as JSON. */
+function Fields({ schema, value, set }: { schema: Schema; value: Record<string, unknown>; set: (v: Record<string, unknown>) => void }) {
+	return (
+		<>
+			{(schema.fields ?? []).map((f) => {
+				const name = f.name ?? "";
+				const now = value?.[name];
+				const put = (v: unknown) => set({ ...value, [name]: v });
+				if (f.kind === "object" && f.fields)
+					return (
+						<fieldset>
+							<legend>{name}</legend>
+							<Fields schema={f} value={(now as Record<string, unknown>) ?? {}} set={put} />
+						</fieldset>
+					);
+				return (
+					<label>
+						{name} <span class="dim">{f.type}</span>
+						{f.kind === "boolean" ? (
+							<input type="checkbox" checked={!!now} onChange={(e) => put(e.currentTarget.checked)} />
+						) : f.kind === "integer" || f.kind === "number" ? (
+							<input type="number" step={f.kind === "integer" ? 1 : "any"} value={String(now ?? 0)} onInput={(e) => put(Number(e.currentTarget.value))} />
+						) : f.kind === "string" || f.kind === "bytes" ? (
+							<input value={String(now ?? "")} onInput={(e) => put(e.currentTarget.value)} />
+						) : (
+							<Json value={now} set={put} />
+						)}
+					</label>
+				);
+			})}
+		</>
+	);
+}
+
+function Json({ value, set }: { value: unknown; set: (v: unknown) => void }) {
+	const [text, setText] = useState(JSON.stringify(value));
+	const [bad, setBad] = useState(false);
+	const change = (s: string) => {
+		setText(s);
+		try {
+			set(JSON.parse(s));
+			setBad(false);
+		} catch {
+			setBad(true);
+		}
+	};
+	return <input class={bad ? "bad" : ""} value={text} onInput={(e) => change(e.currentTarget.value)} />;
+}

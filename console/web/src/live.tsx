@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// S6: calls as they end.
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { root, useData, type Overview } from "./api";
+import { href, useParam, useShell } from "./state";
+import { bytes, clock, Empty, Link, nanos, Table, Wait, type Column } from "./ui";
+
+interface Tapped {
+	at: string;
+	method?: string;
+	peer?: string;
+	code?: string;
+	message?: string;
+	took?: number;
+	in?: number;
+	out?: number;
+	trace?: string;
+	left?: number;
+	instance: string;
+}
+
+const kept = 300;
+
+export function LiveScreen() {
+	const { t, me } = useShell();
+	const [service, setService] = useParam("service");
+	const overview = useData<Overview>("overview", 5000);
+	if (me.role === "viewer") return <Empty title={t("live.role")} why={t("live.role.why")} />;
+	return (
+		<>
+			<div class="bar">
+				<h1>{t("live")}</h1>
+				<Wait of={overview}>
+					{(o) => (
+						<select aria-label={t("service")} value={service} onChange={(e) => setService(e.currentTarget.value)}>
+							<option value="">{t("choose")}</option>
+							{o.services.map((s) => (
+								<option value={s.name}>{s.name}</option>
+							))}
+						</select>
+					)}
+				</Wait>
+			</div>
+			{service ? <Tap key={service} service={service} /> : <Empty title={t("live.choose")} why={t("live.choose.why")} />}
+		</>
+	);
+}
+
+function Tap({ service }: { service: string }) {
+	const { t } = useShell();
+	const [method, setMethod] = useParam("method");
+	const [peer, setPeer] = useParam("peer");
+	const [slower, setSlower] = useParam("slower");
+	const [failed, setFailed] = useParam("failed");
+	const [addr] = useParam("addr");
+	const [calls, setCalls] = useState<Tapped[]>([]);
+	const [status, setStatus] = useState("");
+	const [stopped, setStopped] = useState(false);
+	const pending = useRef<Tapped[]>([]);
+	const left = useRef(0);
+	const query = new URLSearchParams({ service, method, peer, slower, addr, failed: failed ? "true" : "" }).toString();
+	useEffect(() => {
+		if (stopped) return;
+		setStatus(t("live.connecting"));
+		const source = new EventSource(root + "api/tap?" + query);
+		source.addEventListener("open", (e) => setStatus((e as MessageEvent).data ? t("live.on", (e as MessageEvent).data) : ""));
+		source.addEventListener("failed", (e) => setStatus(JSON.parse((e as MessageEvent).data)));
+		source.addEventListener("end", () => (source.close(), setStopped(true), setStatus(t("live.ended"))));
+		source.onerror = () => (source.close(), setStopped(true), setStatus(t("live.lost")));
+		source.onmessage = (e) => {
+			const one = JSON.parse(e.data) as Tapped;
+			left.current += one.left ?? 0;
+			if (one.method) pending.current.push(one);
+		};
+		const timer = setInterval(() => {
+			const some = pending.current.splice(0).reverse();
+			if (some.length) setCalls((old) => [...some, ...old].slice(0, kept));
+		}, 500);
+		return () => {
+			source.close();
+			clearInterval(timer);
+		};
+	}, [query, stopped]);
+	const columns: Column<Tapped>[] = [
+		{ head: t("time"), cell: (c) => clock(c.at), text: (c) => c.at },
+		{ head: t("caller"), cell: (c) => c.peer || t("unnamed"), text: (c) => c.peer },
+		{ head: t("method"), cell: (c) => <b>{c.method}</b>, text: (c) => c.method },
+		{ head: t("instance"), cell: (c) => c.instance, text: (c) => c.instance },
+		{ head: t("code"), cell: (c) => <span class={c.code ? "bad" : "good"} title={c.message}>{c.code ? "✖ " + c.code : "● ok"}</span>, text: (c) => c.code },
+		{ head: t("took"), right: true, cell: (c) => nanos(c.took ?? 0), text: (c) => c.took },
+		{ head: t("size"), right: true, cell: (c) => `${bytes(c.in ?? 0)} / ${bytes(c.out ?? 0)}`, text: (c) => c.in },
+		{ head: t("trace"), cell: (c) => <code>{c.trace?.split("-")[1]?.slice(0, 12) ?? "–"}</code>, text: (c) => c.trace },
+	];
+	return (
+		<>
+			<div class="bar">
+				<input placeholder={t("method")} aria-label={t("method")} value={method} onChange={(e) => setMethod(e.currentTarget.value)} />
+				<input placeholder={t("caller")} aria-label={t("caller")} value={peer} onChange={(e) => setPeer(e.currentTarget.value)} />
+				<input type="number" min="0" placeholder={t("live.slower")} aria-label={t("live.slower")} value={slower} onChange={(e) => setSlower(e.currentTarget.value)} />
+				<label>
+					<input type="checkbox" checked={!!failed} onChange={(e) => setFailed(e.currentTarget.checked ? "1" : "")} /> {t("live.failed")}
+				</label>
+				<button onClick={() => setStopped(!stopped)}>{stopped ? "▶ " + t("resume") : "‖ " + t("pause")}</button>
+				<Link to={href(["samples"], { service })}>{t("samples")}</Link>
+			</div>
+			<p class="dim" role="status">
+				{status} {left.current > 0 && t("live.left", left.current)}
+			</p>
+			{calls.length ? <Table name="calls" rows={calls} columns={columns} cli={`yodel tap ${service}`} /> : <Empty title={t("live.none", service)} why={t("live.none.why")} />}
+		</>
+	);
+}

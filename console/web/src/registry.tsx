@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// S10: what the registry says, and how well it can be read.
+
+import { useData } from "./api";
+import { href, useShell } from "./state";
+import { clock, day, Empty, nanos, State, Table, Wait, type Column } from "./ui";
+
+interface Record_ {
+	service: string;
+	addr: string;
+	state: string;
+	why?: string;
+	started?: string;
+	set?: string;
+}
+
+interface Registry {
+	name: string;
+	overrides: boolean;
+	rules: boolean;
+	err?: string;
+	at?: string;
+	took?: number;
+	services?: number;
+	records?: Record_[];
+	broken?: { service: string; err: string }[];
+}
+
+export function RegistryScreen() {
+	const { t, paused } = useShell();
+	const loaded = useData<Registry>("registry", 2000, paused);
+	const columns: Column<Record_>[] = [
+		{ head: t("service"), cell: (r) => <b>{r.service}</b>, text: (r) => r.service },
+		{ head: t("address"), cell: (r) => r.addr, text: (r) => r.addr },
+		{ head: t("state"), cell: (r) => <State of={r.state} />, text: (r) => r.state },
+		{ head: t("why"), cell: (r) => <div class="wrap">{r.why || "–"}</div>, text: (r) => r.why },
+		{ head: t("instance.setby"), cell: (r) => r.set || "–", text: (r) => r.set },
+		{ head: t("instance.started"), cell: (r) => (r.started ? day(r.started) : "–"), text: (r) => r.started },
+	];
+	return (
+		<>
+			<h1>{t("registry")}</h1>
+			<Wait of={loaded}>
+				{(r) => (
+					<>
+						{r.err && <div class="banner bad">✖ {t("overview.registry", r.err)}</div>}
+						<dl>
+							<dt>{t("registry")}</dt>
+							<dd>{r.name}</dd>
+							<dt>{t("registry.read")}</dt>
+							<dd>{r.at ? `${clock(r.at)} (${nanos(r.took ?? 0)})` : "–"}</dd>
+							<dt>{t("registry.overrides")}</dt>
+							<dd>{r.overrides ? t("yes") : t("no")}</dd>
+							<dt>{t("registry.rules")}</dt>
+							<dd>{r.rules ? t("yes") : t("no")}</dd>
+							<dt>{t("services")}</dt>
+							<dd>{r.services ?? 0}</dd>
+						</dl>
+						{r.broken?.map((b) => <p class="bad">✖ {b.service}: {b.err}</p>)}
+						{r.records?.length ? (
+							<Table name="registry" rows={r.records} columns={columns} open={(x) => href(["services", x.service, x.addr])} cli="yodel ls --all" />
+						) : (
+							<Empty title={t("registry.none")} why={t("registry.none.why", r.name)} />
+						)}
+					</>
+				)}
+			</Wait>
+		</>
+	);
+}

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The form of a rule in three parts: what it does, what that would change, and how it ends.
+
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { post, useData, type Overview } from "./api";
+import type { Rule } from "./rules";
+import { go, href, useParam, useShell } from "./state";
+import { number, Tabs, Wait } from "./ui";
+
+type Kind = "text" | "number" | "bool" | "list" | "json";
+
+// The fields of each kind of rule, by their path in the JSON.
+const target: [string, Kind][] = [["to.addr", "text"], ["to.version", "text"], ["to.tag", "text"], ["to.group", "text"], ["to.zone", "text"]];
+const fields: Record<string, [string, Kind][]> = {
+	weight: [...target, ["percent", "number"]],
+	canary: [...target, ["percent", "number"], ["by", "text"]],
+	route: [...target, ["strict", "bool"]],
+	disable: [...target, ["except", "list"]],
+	limit: [["perSecond", "number"], ["burst", "number"], ["concurrent", "number"], ["queue", "number"], ["by", "text"]],
+	timeout: [["after", "text"]],
+	retry: [["times", "number"], ["backoff", "text"]],
+	hedge: [["after", "text"], ["percentile", "number"]],
+	breaker: [["errors", "number"], ["share", "number"], ["window", "text"], ["minCalls", "number"], ["open", "text"]],
+	fault: [["percent", "number"], ["delay", "text"], ["jitter", "text"], ["code", "text"], ["message", "text"], ["lose", "text"]],
+	mock: [["reply", "json"], ["code", "text"], ["message", "text"]],
+	fallback: [["reply", "json"]],
+	switch: [["name", "text"], ["on", "bool"]],
+};
+const scope: [string, Kind][] = [["method", "text"], ["caller", "text"], ["tenant", "text"]];
+const start: Record<string, object> = { weight: { percent: 50 }, canary: { percent: 10 }, limit: { perSecond: 100 }, timeout: { after: "1s" }, retry: { times: 2 }, hedge: { after: "100ms" }, breaker: { errors: 5 }, fault: { percent: 10, delay: "100ms" }, switch: { on: true } };
+const lives: Record<string, number> = { "1h": 1, "24h": 24, "7d": 168, never: 0 };
+const shortLived = ["disable", "limit", "fault", "mock"];
+
+interface Effect {
+	calls: number;
+	matched: number;
+	moved: number;
+	refused: number;
+	shares: { addr: string; version?: string; before: number; after: number; selected?: boolean }[] | null;
+	problems?: { id: string; text: string; hint?: string; severity?: string; warning?: boolean }[];
+	text: string;
+}
+
+type Draft = Record<string, unknown>;
+
+function at(o: unknown, path: string): unknown {
+	return path.split(".").reduce<any>((v, key) => v?.[key], o);
+}
+
+/** A copy of o with a value at a path. Empty values and empty objects are left out. */
+function put(o: Draft, path: string, value: unknown): Draft {
+	const [key, ...rest] = path.split(".") as [string, ...string[]];
+	const inner = rest.length ? put((o[key] as Draft) ?? {}, rest.join("."), value) : value;
+	const copy = { ...o };
+	const empty = inner === "" || inner === undefined || inner === null || inner === false || (Array.isArray(inner) && !inner.length) || (rest.length > 0 && typeof inner === "object" && !Object.keys(inner as object).length);
+	if (empty) delete copy[key];
+	else copy[key] = inner;
+	return copy;
+}
+
+export function RuleForm({ kind, edit, close }: { kind: string; edit: string; close: () => void }) {
+	const { t } = useShell();
+	const [service] = useParam("service");
+	const [caller] = useParam("caller");
+	const loaded = useData<{ rules: Rule[] }>(edit ? "rules?service=" + encodeURIComponent(service) : null, 0);
+	const overview = useData<Overview>("overview", 5000);
+	return (
+		<Wait of={overview}>
+			{(o) => {
+				const names = o.services.map((s) => s.name).sort();
+				if (!edit) return <Form names={names} kind={kind} first={{ service: service || names[0], caller: caller || undefined, [kind]: start[kind] ?? {} }} close={close} />;
+				return (
+					<Wait of={loaded}>
+						{({ rules }) => {
+							const rule = rules.find((r) => r.id === edit);
+							if (!rule) return <p class="bad">✖ {t("rules.gone", edit)}</p>;
+							const { kind: k, sentence: _1, active: _2, author: _3, created: _4, revision: _5, reason: _6, ...first } = rule;
+							return <Form names={names} kind={k} first={first} close={close} />;
+						}}
+					</Wait>
+				);
+			}}
+		</Wait>
+	);
+}
+
+function Form({ names, kind, first, close }: { names: string[]; kind: string; first: Draft; close: () => void }) {
+	const { t } = useShell();
+	const [draft, setDraft] = useState<Draft>(first);
+	const [mode, setMode] = useState("form");
+	const [text, setText] = useState("");
+	const [life, setLife] = useState(shortLived.includes(kind) ? "24h" : "never");
+	const [reason, setReason] = useState("");
+	const [error, setError] = useState("");
+	const [busy, setBusy] = useState(false);
+	const whole = useMemo(() => {
+		const hours = lives[life]!;
+		return hours ? { ...draft, expires: new Date(Math.ceil(Date.now() / 6e4) * 6e4 + hours * 36e5).toISOString() } : draft;
+	}, [draft, life]);
+	const { effect, sentence, refused } = usePreview(whole);
+	const show = (m: string) => {
+		if (m === "json") setText(JSON.stringify(draft, null, 2));
+		setMode(m);
+	};
+	const edit = (s: string) => {
+		setText(s);
+		try {
+			setDraft(JSON.parse(s));
+			setError("");
+		} catch {
+			setError(t("call.notjson"));
+		}
+	};
+	const save = async (e: { preventDefault: () => void }) => {
+		e.preventDefault();
+		setBusy(true);
+		try {
+			const stored = await post<Rule>("rules/put", { ...whole, reason });
+			go(href(["rules"], { service: stored.service, rule: stored.service + "/" + stored.id }));
+		} catch (e) {
+			setError((e as Error).message);
+			setBusy(false);
+		}
+	};
+	const input = ([path, of]: [string, Kind], under = "") => <Field name={path} kind={of} value={at(draft, under + path)} set={(v) => setDraft(put(draft, under + path, v))} />;
+	return (
+		<form class="rule" onSubmit={save}>
+			<h1>
+				{t(`kind.${kind as "limit"}`)} <button type="button" class="small" onClick={close}>{t("cancel")}</button>
+			</h1>
+			<div class="three">
+				<section>
+					<h2>1 · {t("rules.what")}</h2>
+					<Tabs at={mode} set={show} names={[["form", t("form")], ["json", "JSON"]]} />
+					{mode === "json" ? (
+						<textarea rows={18} spellcheck={false} aria-label="JSON" value={text} onInput={(e) => edit(e.currentTarget.value)} />
+					) : (
+						<>
+							<label>
+								{t("service")}
+								<select name="service" value={String(draft.service ?? "")} onChange={(e) => setDraft({ ...draft, service: e.currentTarget.value })}>
+									{names.map((n) => (
+										<option value={n}>{n}</option>
+									))}
+								</select>
+							</label>
+							{(fields[kind] ?? []).map((f) => input(f, kind + "."))}
+							<fieldset>
+								<legend>{t("rules.scope")}</legend>
+								{scope.map((f) => input(f))}
+							</fieldset>
+						</>
+					)}
+				</section>
+				<section aria-live="polite">
+					<h2>2 · {t("rules.effect")}</h2>
+					{sentence && <p><b>{sentence}</b></p>}
+					{refused && <p class="bad">✖ {refused}</p>}
+					{effect && <Preview e={effect} />}
+				</section>
+				<section>
+					<h2>3 · {t("rules.safety")}</h2>
+					<label>
+						{t("rules.expires")}
+						<select name="life" value={life} onChange={(e) => setLife(e.currentTarget.value)}>
+							{Object.keys(lives).map((l) => (
+								<option value={l}>{l === "never" ? t("rules.never") : l}</option>
+							))}
+						</select>
+					</label>
+					<Field name="rollback.below" kind="number" value={at(draft, "rollback.below")} set={(v) => setDraft(put(put(draft, "rollback.below", v), "rollback.for", v ? (at(draft, "rollback.for") ?? "30s") : ""))} label={t("rules.rollback.below")} />
+					<Field name="rollback.for" kind="text" value={at(draft, "rollback.for")} set={(v) => setDraft(put(draft, "rollback.for", v))} label={t("rules.rollback.for")} />
+					<label>
+						{t("reason")}
+						<input name="reason" required value={reason} onInput={(e) => setReason(e.currentTarget.value)} />
+					</label>
+					{error && <p class="bad" role="alert">✖ {error}</p>}
+					<button type="submit" disabled={busy || !!refused}>{t("apply")}</button>
+				</section>
+			</div>
+		</form>
+	);
+}
+
+/** What a rule would do, half a second after the last change of the form. */
+function usePreview(rule: Draft) {
+	const [state, setState] = useState<{ effect?: Effect; sentence?: string; refused?: string }>({});
+	const key = JSON.stringify(rule);
+	useEffect(() => {
+		let current = true;
+		const ask = async () => {
+			try {
+				const p = await post<{ effect: Effect; sentence: string }>("rules/preview", rule);
+				if (current) setState(p);
+			} catch (e) {
+				if (current) setState({ refused: (e as Error).message });
+			}
+		};
+		const timer = setTimeout(ask, 300);
+		const again = setInterval(ask, 5000);
+		return () => {
+			current = false;
+			clearTimeout(timer);
+			clearInterval(again);
+		};
+	}, [key]);
+	return state;
+}
+
+function Preview({ e }: { e: Effect }) {
+	const { t } = useShell();
+	const most = Math.max(...(e.shares ?? []).flatMap((s) => [s.before, s.after]), 1e-9);
+	return (
+		<div data-preview>
+			<p>{e.text}</p>
+			<p class="dim">{t("rules.estimate")}</p>
+			{e.problems?.map((p) => (
+				<p class="warn">
+					▲ {p.id} {p.text} {p.hint && <i>{p.hint}</i>}
+				</p>
+			))}
+			<table>
+				<thead>
+					<tr>
+						<th>{t("instance")}</th>
+						<th class="right">{t("rules.before")}</th>
+						<th class="right">{t("rules.after")}</th>
+						<th />
+					</tr>
+				</thead>
+				<tbody>
+					{(e.shares ?? []).slice(0, 20).map((s) => (
+						<tr>
+							<td>
+								{s.selected ? "◆ " : ""}
+								{s.addr} <span class="dim">{s.version}</span>
+							</td>
+							<td class="right">{number(s.before)}/s</td>
+							<td class="right">{number(s.after)}/s</td>
+							<td>
+								<svg width="80" height="14" aria-hidden="true">
+									<rect class="was" width={(s.before / most) * 80} height="6" />
+									<rect class="bar" y="7" width={(s.after / most) * 80} height="6" />
+								</svg>
+							</td>
+						</tr>
+					))}
+				</tbody>
+			</table>
+		</div>
+	);
+}
+
+function Field({ name, kind, value, set, label }: { name: string; kind: Kind; value: unknown; set: (v: unknown) => void; label?: string }) {
+	const { t } = useShell();
+	const [json, setJson] = useState(value === undefined ? "" : JSON.stringify(value));
+	const change = (s: string) => {
+		setJson(s);
+		try {
+			set(s ? JSON.parse(s) : "");
+		} catch {
+			// the text is not complete yet
+		}
+	};
+	return (
+		<label>
+			{label ?? t(`field.${name.split(".").pop() as "addr"}`)}
+			{kind === "bool" ? (
+				<input name={name} type="checkbox" checked={!!value} onChange={(e) => set(e.currentTarget.checked)} />
+			) : kind === "number" ? (
+				<input name={name} type="number" step="any" value={value === undefined ? "" : String(value)} onInput={(e) => set(e.currentTarget.value === "" ? "" : Number(e.currentTarget.value))} />
+			) : kind === "list" ? (
+				<input name={name} value={((value as string[]) ?? []).join(", ")} onChange={(e) => set(e.currentTarget.value.split(",").map((s) => s.trim()).filter(Boolean))} />
+			) : kind === "json" ? (
+				<textarea name={name} rows={3} value={json} onInput={(e) => change(e.currentTarget.value)} />
+			) : (
+				<input name={name} value={String(value ?? "")} onInput={(e) => set(e.currentTarget.value)} />
+			)}
+		</label>
+	);
+}

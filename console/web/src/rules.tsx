@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// S8: the rules, their history, and how to take them back.
+
+import { useState } from "preact/hooks";
+import { post, useData } from "./api";
+import { RuleForm } from "./ruleform";
+import { href, useParam, useShell } from "./state";
+import { age, day, Empty, Link, State, Table, Wait, type Column } from "./ui";
+
+export interface Rule {
+	id: string;
+	service: string;
+	kind: string;
+	sentence: string;
+	active: boolean;
+	off?: boolean;
+	expires?: string;
+	author: string;
+	reason: string;
+	created?: string;
+	revision?: number;
+	[field: string]: unknown;
+}
+
+interface Change {
+	revision: number;
+	at: string;
+	what: string;
+	rule: string;
+	author: string;
+	reason: string;
+	diff: string[] | null;
+	sentence: string;
+}
+
+export function RulesScreen() {
+	const { t, me } = useShell();
+	const [make, setMake] = useParam("new");
+	const [edit, setEdit] = useParam("edit");
+	const [service] = useParam("service");
+	if (!me.rules) return <Empty title={t("rules.unsupported")} why={t("rules.unsupported.why", me.registry)} />;
+	if (make || edit) return <RuleForm kind={make} edit={edit} close={() => (setMake(""), setEdit(""))} />;
+	return (
+		<>
+			<h1>{t("rules")}</h1>
+			<RuleList service={service} />
+		</>
+	);
+}
+
+export function RuleList({ service }: { service: string }) {
+	const { t, me, mayChange, paused } = useShell();
+	const [shown, setShown] = useParam("rule");
+	const loaded = useData<{ rules: Rule[]; kinds: string[] }>(me.rules ? "rules?service=" + encodeURIComponent(service) : null, 2000, paused);
+	if (!me.rules) return <Empty title={t("rules.unsupported")} why={t("rules.unsupported.why", me.registry)} />;
+	const state = (r: Rule) => (r.off ? "off" : r.active ? "active" : "expired");
+	const columns: Column<Rule>[] = [
+		{ head: t("kind"), cell: (r) => <b>{r.kind}</b>, text: (r) => r.kind },
+		{ head: t("rules.sentence"), cell: (r) => <div class="wrap wide">{r.sentence}</div>, text: (r) => r.sentence },
+		{ head: t("state"), cell: (r) => <State of={state(r)} />, text: state },
+		{ head: t("author"), cell: (r) => r.author, text: (r) => r.author },
+		{ head: t("reason"), cell: (r) => <div class="wrap">{r.reason}</div>, text: (r) => r.reason },
+		{ head: t("since"), cell: (r) => (r.created ? age(t, r.created) : "–"), text: (r) => r.created },
+		{ head: t("rules.expires"), cell: (r) => (r.expires ? day(r.expires) : t("rules.never")), text: (r) => r.expires },
+	];
+	return (
+		<Wait of={loaded}>
+			{({ rules, kinds }) => {
+				const rule = rules.find((r) => r.service + "/" + r.id === shown);
+				return (
+					<>
+						{mayChange && (
+							<div class="intents" aria-label={t("rules.new")}>
+								<span class="dim">{t("rules.new")}</span>
+								{kinds.map((k) => (
+									<Link class="button" to={href(["rules"], { new: k, service })}>
+										{t(`kind.${k as "limit"}`)}
+									</Link>
+								))}
+							</div>
+						)}
+						{rules.length ? (
+							<Table name="rules" rows={rules} columns={columns} open={(r) => href(["rules"], { service: r.service, rule: r.service + "/" + r.id })} cli="yodel rule ls" />
+						) : (
+							<Empty title={t("rules.none")} why={t("rules.none.why")} />
+						)}
+						{rule && <RulePanel r={rule} reload={loaded.reload} close={() => setShown("")} />}
+						{service && <History service={service} reload={loaded.reload} />}
+						{!service && rules.length > 0 && <p class="dim">{t("rules.history.choose")}</p>}
+					</>
+				);
+			}}
+		</Wait>
+	);
+}
+
+interface Applied {
+	instance: string;
+	name?: string;
+	state: string;
+	hits: number;
+	revision: number;
+	problem?: string;
+}
+
+function RulePanel({ r, reload, close }: { r: Rule; reload: () => void; close: () => void }) {
+	const { t, mayChange } = useShell();
+	const [reason, setReason] = useState("");
+	const [error, setError] = useState("");
+	const applied = useData<Applied[]>(`rules/applied?service=${encodeURIComponent(r.service)}&id=${encodeURIComponent(r.id)}`, 2000);
+	const remove = async (e: { preventDefault: () => void }) => {
+		e.preventDefault();
+		try {
+			await post("rules/remove", { service: r.service, id: r.id, reason });
+			close();
+			reload();
+		} catch (e) {
+			setError((e as Error).message);
+		}
+	};
+	return (
+		<section class="panel">
+			<h2>
+				{r.service} / {r.id}
+			</h2>
+			<p>{r.sentence}</p>
+			<Wait of={applied}>
+				{(list) => (
+					<p>
+						{t("rules.applied", list.filter((a) => a.revision === r.revision).length, list.length)} · {t("rules.hits", list.reduce((n, a) => n + a.hits, 0))}
+						{list.filter((a) => a.problem).map((a) => <span class="bad"> ✖ {a.instance}: {a.problem}</span>)}
+					</p>
+				)}
+			</Wait>
+			{mayChange && (
+				<form class="bar" onSubmit={remove}>
+					<Link class="button" to={href(["rules"], { edit: r.id, service: r.service })}>
+						{t("rules.edit")}
+					</Link>
+					<label>
+						{t("reason")} <input required value={reason} onInput={(e) => setReason(e.currentTarget.value)} />
+					</label>
+					<button type="submit">{t("rules.remove")}</button>
+				</form>
+			)}
+			{error && <p class="bad">✖ {error}</p>}
+			<button class="small" onClick={close}>{t("close")}</button>
+		</section>
+	);
+}
+
+function History({ service, reload }: { service: string; reload: () => void }) {
+	const { t, mayChange } = useShell();
+	const [undo, setUndo] = useState<Change | null>(null);
+	const [reason, setReason] = useState("");
+	const [error, setError] = useState("");
+	const loaded = useData<Change[]>("rules/history?service=" + encodeURIComponent(service), 2000);
+	const back = async (e: { preventDefault: () => void }) => {
+		e.preventDefault();
+		try {
+			await post("rules/rollback", { service, revision: undo!.revision - 1, reason });
+			setUndo(null);
+			setError("");
+			loaded.reload();
+			reload();
+		} catch (e) {
+			setError((e as Error).message);
+		}
+	};
+	return (
+		<section>
+			<h2>{t("rules.history")}</h2>
+			<Wait of={loaded}>
+				{(changes) =>
+					changes.length ? (
+						<ol class="history">
+							{changes.map((c) => (
+								<li>
+									<p>
+										<span class="dim">#{c.revision} {day(c.at)}</span> <b>{c.author}</b> {c.what} <b>{c.rule}</b>: {c.reason}{" "}
+										{mayChange && (
+											<button class="small" data-undo={c.revision} onClick={() => setUndo(c)}>
+												↶ {t("rules.undo")}
+											</button>
+										)}
+									</p>
+									{undo?.revision === c.revision && (
+										<form onSubmit={back}>
+											<label>
+												{t("rules.undo.why", c.revision - 1)} <input required autofocus name="undoreason" value={reason} onInput={(e) => setReason(e.currentTarget.value)} />
+											</label>
+											<button type="submit">{t("rules.undo")}</button> {error && <span class="bad">✖ {error}</span>}
+										</form>
+									)}
+									<pre class="diff">{(c.diff ?? []).map((l) => <span class={l.startsWith("+") ? "good" : "bad"}>{l + "\n"}</span>)}</pre>
+								</li>
+							))}
+						</ol>
+					) : (
+						<p class="dim">{t("rules.history.none")}</p>
+					)
+				}
+			</Wait>
+		</section>
+	);
+}

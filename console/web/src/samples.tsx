@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// S7: the records of single calls, and where the time of one call went.
+
+import { useState } from "preact/hooks";
+import { useData, type Overview } from "./api";
+import { href, useParam, useShell } from "./state";
+import { Copy, day, Empty, Link, nanos, Tabs, Wait } from "./ui";
+
+export interface Attempt {
+	addr: string;
+	began: number;
+	took: number;
+	connecting?: number;
+	credit?: number;
+	network?: number;
+	queue?: number;
+	handler?: number;
+	code?: string;
+	id?: string;
+	message?: string;
+}
+
+export interface Report {
+	method: string;
+	kind?: string;
+	side: string;
+	began: string;
+	took: number;
+	slow?: boolean;
+	code?: string;
+	id?: string;
+	message?: string;
+	timeout?: number;
+	peer?: string;
+	queue?: number;
+	handler?: number;
+	attempts?: Attempt[];
+	notes?: { at: number; by: string; what: string }[];
+	text: string;
+	service: string;
+	instance: string;
+}
+
+interface Found {
+	samples: Report[];
+	groups: { code: string; id?: string; text: string; addr: string; calls: number; since: string }[];
+	asked: number;
+	refused: string;
+}
+
+export function SamplesScreen() {
+	const { t } = useShell();
+	const [service, setService] = useParam("service");
+	const overview = useData<Overview>("overview", 5000);
+	return (
+		<>
+			<div class="bar">
+				<h1>{t("samples")}</h1>
+				<Wait of={overview}>
+					{(o) => (
+						<select aria-label={t("service")} value={service} onChange={(e) => setService(e.currentTarget.value)}>
+							<option value="">{t("services.all")}</option>
+							{o.services.map((s) => (
+								<option value={s.name}>{s.name}</option>
+							))}
+						</select>
+					)}
+				</Wait>
+			</div>
+			<Samples service={service} />
+		</>
+	);
+}
+
+export function Samples({ service, addr = "" }: { service: string; addr?: string }) {
+	const { t, paused } = useShell();
+	const [kind, setKind] = useParam("kind", "failed");
+	const [method, setMethod] = useParam("samplemethod");
+	const [imported, setImported] = useState<Report | null>(null);
+	const [chosen, setChosen] = useState<Report | null>(null);
+	const query = new URLSearchParams({ service, addr, kind: kind === "recent" ? "" : kind, method }).toString();
+	const loaded = useData<Found>("samples?" + query, 3000, paused);
+	const read = async (files: FileList | null) => {
+		try {
+			if (files?.[0]) setImported(JSON.parse(await files[0].text()));
+		} catch {
+			setImported(null);
+		}
+	};
+	return (
+		<>
+			<div class="bar">
+				<Tabs at={kind} set={setKind} names={[["failed", t("samples.failed")], ["slow", t("samples.slow")], ["recent", t("samples.recent")]]} />
+				<input type="search" placeholder={t("method")} aria-label={t("method")} value={method} onChange={(e) => setMethod(e.currentTarget.value)} />
+				<label class="button">
+					{t("samples.import")} <input type="file" accept=".json" hidden onChange={(e) => read(e.currentTarget.files)} />
+				</label>
+			</div>
+			<Wait of={loaded}>
+				{(f) => {
+					const show = imported ?? chosen ?? f.samples[0];
+					return (
+						<>
+							{f.refused && <div class="banner">{t("samples.refused", f.refused)}</div>}
+							{f.groups.length > 0 && (
+								<ul class="groups">
+									{f.groups.slice(0, 5).map((g) => (
+										<li>
+											<b class="bad">✖ {g.code}</b> {g.id && <Link to={href(["checks"], { error: g.id })}>{g.id}</Link>} {g.text} → {g.addr} · <b>{g.calls}×</b> {t("since")} {day(g.since)}
+										</li>
+									))}
+								</ul>
+							)}
+							{!show ? (
+								<Empty title={t("samples.none")} why={f.asked ? t("samples.none.why") : t("blind.why")} />
+							) : (
+								<div class="split">
+									<ul class="list">
+										{f.samples.slice(0, 100).map((s) => (
+											<li>
+												<button class={"row" + (s === show ? " chosen" : "")} onClick={() => (setImported(null), setChosen(s))}>
+													<span class={s.code ? "bad" : s.slow ? "warn" : ""}>{s.code ? "✖ " + s.code : s.slow ? "▲ " + t("slow") : "● ok"}</span> <b>{s.method}</b>
+													<br />
+													<span class="dim">
+														{day(s.began)} · {nanos(s.took)} · {t(s.side === "client" ? "side.client" : "side.server")} {s.instance}
+													</span>
+												</button>
+											</li>
+										))}
+									</ul>
+									<Waterfall r={show} />
+								</div>
+							)}
+						</>
+					);
+				}}
+			</Wait>
+		</>
+	);
+}
+
+/** Where the time of a call went. */
+export function Waterfall({ r }: { r: Report }) {
+	const { t } = useShell();
+	const total = Math.max(r.took, ...(r.attempts ?? []).map((a) => a.began + a.took), 1);
+	const save = () => {
+		const link = document.createElement("a");
+		link.href = URL.createObjectURL(new Blob([JSON.stringify(r, null, 2)], { type: "application/json" }));
+		link.download = "sample.json";
+		link.click();
+		URL.revokeObjectURL(link.href);
+	};
+	const parts = (a: { connecting?: number; credit?: number; network?: number; queue?: number; handler?: number }, from: number, took: number) => {
+		const list: [string, number][] = [
+			["connecting", a.connecting ?? 0],
+			["credit", a.credit ?? 0],
+			["network", a.network ?? 0],
+			["queue", a.queue ?? 0],
+			["handler", a.handler ?? 0],
+		];
+		const known = list.reduce((sum, [, d]) => sum + d, 0);
+		if (known < took) list.push(["rest", took - known]);
+		let x = from;
+		return list.filter(([, d]) => d > 0).map(([name, d]) => ({ name, from: x, took: d, next: (x += d) }));
+	};
+	const bars = r.side === "server" || !r.attempts?.length ? [{ name: r.instance ?? "", began: 0, took: r.took, code: r.code, parts: parts(r, 0, r.took) }] : r.attempts.map((a) => ({ name: a.addr, began: a.began, took: a.took, code: a.code, parts: parts(a, a.began, a.took) }));
+	return (
+		<div class="waterfall">
+			<h2>
+				{r.method} <span class={r.code ? "bad" : ""}>{r.code ? "✖ " + r.code : "● ok"}</span> {nanos(r.took)}
+			</h2>
+			{r.message && <p class="bad">{r.message} {r.id && <Link to={href(["checks"], { error: r.id })}>{r.id}</Link>}</p>}
+			{bars.map((b) => (
+				<div class="bars">
+					<span>{b.name} {b.code && <span class="bad">✖ {b.code}</span>}</span>
+					<svg viewBox="0 0 1000 14" preserveAspectRatio="none" role="img" aria-label={b.parts.map((p) => `${p.name} ${nanos(p.took)}`).join(", ")}>
+						{b.parts.map((p) => (
+							<rect class={"part " + p.name} x={(p.from / total) * 1000} width={Math.max((p.took / total) * 1000, 2)} height="14">
+								<title>{`${p.name} ${nanos(p.took)}`}</title>
+							</rect>
+						))}
+					</svg>
+					<span class="dim small">{b.parts.map((p) => `${t(`part.${p.name as "queue"}`)} ${nanos(p.took)}`).join(" · ")}</span>
+				</div>
+			))}
+			{r.timeout ? <p class="dim">{t("samples.deadline", nanos(r.timeout), Math.round((r.took / r.timeout) * 100))}</p> : null}
+			<pre>{r.text}</pre>
+			<button class="small" onClick={save}>{t("samples.export")}</button> <Copy text={r.text} /> {r.service && <Link to={href(["call"], { service: r.service, method: r.method })}>▶ {t("samples.again")}</Link>}
+		</div>
+	);
+}

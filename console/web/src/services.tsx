@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// S2: one row for each service, the worst first.
+
+import { useData, type Overview, type ServiceView } from "./api";
+import { href, useParam, useShell } from "./state";
+import { Empty, numberColumns, problemText, Spark, State, Table, Wait, type Column } from "./ui";
+
+const filters: Record<string, (s: ServiceView) => boolean> = {
+	all: () => true,
+	unhealthy: (s) => !!s.problems?.length,
+	rules: (s) => !!s.rules?.length,
+	idle: (s) => s.ok === null,
+};
+
+export function ServicesScreen() {
+	const { t, range, paused } = useShell();
+	const [show, setShow] = useParam("show", "all");
+	const [q, setQ] = useParam("q");
+	const loaded = useData<Overview>("overview?range=" + range, 1000, paused);
+	const columns: Column<ServiceView>[] = [
+		{ head: t("service"), cell: (s) => <b>{s.name}</b>, text: (s) => s.name },
+		{ head: t("state"), cell: (s) => <State of={s.state} />, text: (s) => s.state },
+		{ head: t("instances"), right: true, cell: (s) => `${s.up}/${s.total}`, text: (s) => `${s.up}/${s.total}` },
+		...numberColumns<ServiceView>(t),
+		{ head: "", cell: (s) => <Spark points={s.spark} /> },
+		{ head: t("versions"), cell: (s) => <Versions of={s} />, text: (s) => s.versions?.map((v) => v.version).join(" ") },
+		{ head: t("callers"), right: true, cell: (s) => s.callers, text: (s) => s.callers },
+		{ head: t("rules"), cell: (s) => s.rules?.map((kind) => <span class="version">{kind}</span>), text: (s) => s.rules?.join(" ") },
+		{ head: t("problem"), cell: (s) => s.problems?.slice(0, 2).map((p) => <div class="wrap mid">{problemText(t, p)}</div>), text: (s) => s.problems?.map((p) => problemText(t, p)).join("; ") },
+	];
+	return (
+		<Wait of={loaded}>
+			{(o) => {
+				const rows = o.services.filter(filters[show] ?? filters.all!).filter((s) => s.name.toLowerCase().includes(q.toLowerCase()));
+				return (
+					<>
+						<div class="bar">
+							<h1>{t("services")}</h1>
+							<input type="search" placeholder={t("filter")} aria-label={t("filter")} value={q} onInput={(e) => setQ(e.currentTarget.value)} />
+							{(["all", "unhealthy", "rules", "idle"] as const).map((name) => (
+								<button class="chip" aria-pressed={show === name} onClick={() => setShow(name)}>
+									{t(`services.${name}`)} {o.services.filter(filters[name]!).length}
+								</button>
+							))}
+						</div>
+						{o.services.length === 0 ? (
+							<Empty title={t("overview.none")} why={o.err || t("services.none.why")} />
+						) : rows.length === 0 ? (
+							<Empty title={t("services.nomatch")} action={<button onClick={() => (setShow("all"), setQ(""))}>{t("services.all")}</button>} />
+						) : (
+							<Table name="services" rows={rows} columns={columns} open={(s) => href(["services", s.name])} cli="yodel ls --all" tone={(s) => (s.ok === null && !s.problems?.length ? "dim" : "")} />
+						)}
+					</>
+				);
+			}}
+		</Wait>
+	);
+}
+
+function Versions({ of }: { of: ServiceView }) {
+	const named = of.versions?.filter((v) => v.version) ?? [];
+	return <>{named.map((v) => <span class="version">{v.version} {named.length > 1 && <span class="dim">{Math.round(v.share * 100)} %</span>}</span>)}</>;
+}

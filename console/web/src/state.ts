@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The state of the views, which is in the address, and the settings of this browser.
+
+import { createContext } from "preact";
+import { useContext, useEffect, useState } from "preact/hooks";
+import { root, type Me } from "./api";
+import { en, type Key } from "./en";
+import { zh } from "./zh";
+
+export interface Route {
+	parts: string[];
+	query: URLSearchParams;
+}
+
+function read(): Route {
+	const path = location.pathname.startsWith(root) ? location.pathname.slice(root.length) : "";
+	return { parts: path.split("/").filter(Boolean).map(decodeURIComponent), query: new URLSearchParams(location.search) };
+}
+
+const changed = new EventTarget();
+
+/** The address of a view. Parts are joined by slashes; empty values are left out. */
+export function href(parts: string[], query: Record<string, string> = {}): string {
+	const q = new URLSearchParams(Object.entries(query).filter(([, v]) => v));
+	const text = q.toString();
+	return root + parts.map(encodeURIComponent).join("/") + (text ? "?" + text : "");
+}
+
+export function go(to: string, replace = false) {
+	if (replace) history.replaceState(null, "", to);
+	else history.pushState(null, "", to);
+	changed.dispatchEvent(new Event("go"));
+}
+
+export function useRoute(): Route {
+	const [route, setRoute] = useState(read);
+	useEffect(() => {
+		const update = () => setRoute(read());
+		changed.addEventListener("go", update);
+		addEventListener("popstate", update);
+		return () => {
+			changed.removeEventListener("go", update);
+			removeEventListener("popstate", update);
+		};
+	}, []);
+	return route;
+}
+
+/** A value in the query of the address. */
+export function useParam(name: string, otherwise = ""): [string, (value: string) => void] {
+	const { query } = useRoute();
+	const set = (value: string) => {
+		const q = new URLSearchParams(location.search);
+		if (value && value !== otherwise) q.set(name, value);
+		else q.delete(name);
+		const text = q.toString();
+		go(location.pathname + (text ? "?" + text : ""), true);
+	};
+	return [query.get(name) ?? otherwise, set];
+}
+
+export type T = (key: Key, ...args: (string | number)[]) => string;
+
+export function translate(language: string): T {
+	const table = language === "zh" ? zh : en;
+	return (key, ...args) => table[key].replace(/\{(\d)\}/g, (_, i) => String(args[Number(i)] ?? ""));
+}
+
+export interface Shell {
+	t: T;
+	me: Me;
+	language: string;
+	range: string;
+	paused: boolean;
+	mayChange: boolean;
+}
+
+export const ShellContext = createContext<Shell>(null as unknown as Shell);
+export const useShell = () => useContext(ShellContext);
+
+/** A setting that the browser keeps. */
+export function useSetting(name: string, otherwise: string): [string, (value: string) => void] {
+	const [value, setValue] = useState(() => localStorage.getItem("yodel-" + name) ?? otherwise);
+	return [
+		value,
+		(v: string) => {
+			localStorage.setItem("yodel-" + name, v);
+			setValue(v);
+		},
+	];
+}
