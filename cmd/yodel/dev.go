@@ -18,6 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/yodel-rpc/yodel/console"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/registry/file"
 )
@@ -94,7 +95,7 @@ func (a *app) dev(ctx context.Context, o *devOptions) error {
 	defer wg.Wait()
 	defer cancel()
 	failed := make(chan error, 2)
-	console, err := a.console(ctx, o, f, registry, &wg)
+	console, err := a.console(ctx, o, registry, &wg)
 	if err != nil {
 		return err
 	}
@@ -216,24 +217,28 @@ func spaced(s string) string {
 	return "  " + s
 }
 
-// mount returns the handler of the console for a fleet, and the query of the link to it. A nil
-// handler means that this build has no console. This is the only place that knows the console.
-func mount(*fleet.Fleet, any) (h http.Handler, query string, err error) { return nil, "", nil }
+// mount returns the console of a registry, the path of a link that logs its user in once, and what
+// ends the console.
+func mount(registry fleet.Source, o *devOptions) (h http.Handler, link string, end func(), err error) {
+	c, err := console.New(registry, &console.Options{Environment: "dev", Audit: filepath.Join(o.folder, "audit.ndjson"), Logger: silence()})
+	if err != nil {
+		return nil, "", nil, err
+	}
+	return c, c.LoginLink(console.User{Name: "developer", Role: console.Admin}), func() { _ = c.Close() }, nil
+}
 
 // console serves the console until ctx ends, and returns what the banner says of it.
-func (a *app) console(ctx context.Context, o *devOptions, f *fleet.Fleet, registry any, wg *sync.WaitGroup) (string, error) {
+func (a *app) console(ctx context.Context, o *devOptions, registry fleet.Source, wg *sync.WaitGroup) (string, error) {
 	if o.noConsole {
 		return "off", nil
 	}
-	h, query, err := mount(f, registry)
+	l, hint, err := listenConsole(o.port)
 	if err != nil {
 		return "", err
 	}
-	if h == nil {
-		return "none in this build; yodel top shows the same in the terminal", nil
-	}
-	l, hint, err := listenConsole(o.port)
+	h, link, end, err := mount(registry, o)
 	if err != nil {
+		l.Close()
 		return "", err
 	}
 	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
@@ -241,8 +246,9 @@ func (a *app) console(ctx context.Context, o *devOptions, f *fleet.Fleet, regist
 	wg.Go(func() {
 		<-ctx.Done()
 		_ = server.Close()
+		end()
 	})
-	return fmt.Sprintf("http://%s/%s%s", l.Addr(), query, hint), nil
+	return fmt.Sprintf("http://%s%s   (the link works once)%s", l.Addr(), link, hint), nil
 }
 
 // listenConsole listens on a port. If no port is given, it takes the first free one from the

@@ -7,6 +7,7 @@ require (
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9
 	github.com/yodel-rpc/yodel v0.0.0
+	github.com/yodel-rpc/yodel/console v0.0.0
 	github.com/yodel-rpc/yodel/registry/etcd v0.0.0
 	github.com/yodel-rpc/yodel/registry/mdns v0.0.0
 	github.com/yodel-rpc/yodel/registry/redis v0.0.0

@@ -16,6 +16,7 @@ import (
 	"github.com/yodel-rpc/yodel/protocol/rpcx"
 	"github.com/yodel-rpc/yodel/recommended"
 	"github.com/yodel-rpc/yodel/registry/file"
+	"github.com/yodel-rpc/yodel/rules"
 )
 
 // This file is the demonstration of yodel dev: a shop of three services with five instances, of
@@ -142,7 +143,7 @@ func (p *shop) server(m member) *yodel.Server {
 	s := yodel.NewServer(&yodel.ServerOptions{
 		Diagnostics: true, Logger: silence(), Instance: yodel.Instance{Version: m.version, Zone: m.zone},
 		Protocols:    []yodel.Protocol{http.New(&http.Options{OpenAPI: "/openapi.json"}), jsonrpc.Protocol, rpcx.Protocol},
-		Registrars:   []yodel.Registrar{file.New(p.folder, nil)},
+		Registrars:   []yodel.Registrar{rules.With(file.New(p.folder, nil), &rules.Options{Logger: silence()})},
 		DrainTimeout: 2 * time.Second, AnnounceEvery: 5 * time.Second,
 	})
 	m.methods(s)
@@ -152,7 +153,8 @@ func (p *shop) server(m member) *yodel.Server {
 // client returns a client of a service, under a name.
 func (p *shop) client(service, name string) *yodel.Client {
 	o := &yodel.ClientOptions{Timeout: time.Second, Logger: silence(), Name: name}
-	return yodel.NewClient(file.New(p.folder, nil).Service(service), recommended.Client(o))
+	r := rules.With(file.New(p.folder, nil), &rules.Options{Caller: name, Logger: silence()})
+	return yodel.NewClient(r.Service(service), recommended.Client(o))
 }
 
 // shopper returns the name of a cart.
