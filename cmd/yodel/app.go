@@ -66,14 +66,14 @@ func faultf(code int, format string, args ...any) *fault {
 	return &fault{code: code, text: fmt.Sprintf(format, args...)}
 }
 
-// add adds a line that helps.
-func (f *fault) add(heading, format string, args ...any) {
+// addf adds a line that helps.
+func (f *fault) addf(heading, format string, args ...any) {
 	f.help = append(f.help, [2]string{heading, fmt.Sprintf(format, args...)})
 }
 
 // with adds a line that helps, and returns f.
 func (f *fault) with(heading, format string, args ...any) *fault {
-	f.add(heading, format, args...)
+	f.addf(heading, format, args...)
 	return f
 }
 
@@ -211,7 +211,7 @@ func unknownCommand(root *cobra.Command, name string) error {
 		names = append(names, c.Aliases...)
 	}
 	if near := nearest(name, names); near != "" {
-		f.add("did you mean", "yodel %s", near)
+		f.addf("did you mean", "yodel %s", near)
 	}
 	return f.with("commands", "yodel help")
 }
@@ -224,7 +224,7 @@ func flagFault(c *cobra.Command, err error) error {
 		c.Flags().VisitAll(func(flag *flagOf) { names = append(names, flag.Name) })
 		c.InheritedFlags().VisitAll(func(flag *flagOf) { names = append(names, flag.Name) })
 		if near := nearest(name, names); near != "" {
-			f.add("did you mean", "--%s", near)
+			f.addf("did you mean", "--%s", near)
 		}
 	}
 	return f.with("flags", "yodel help %s", strings.TrimPrefix(strings.TrimPrefix(c.CommandPath(), "yodel"), " "))

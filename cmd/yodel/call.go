@@ -135,7 +135,7 @@ func (a *app) dial(t *target, service string, o *callOptions) (*yodel.Client, er
 	default:
 		f := faultf(exitUsage, "there is no wire %q", o.wire)
 		if near := nearest(o.wire, slices.Sorted(maps.Keys(wires()))); near != "" {
-			f.add("did you mean", "%s", near)
+			f.addf("did you mean", "%s", near)
 		}
 		return nil, f.with("wires", "native, %s", strings.Join(slices.Sorted(maps.Keys(wires())), ", "))
 	}
@@ -232,7 +232,7 @@ func (a *app) method(ctx context.Context, client *yodel.Client, service, last st
 	known := fleet.Services(info)
 	f := faultf(exitFailed, "unimplemented: the server has no service %s [YDL2001]", service)
 	if near := nearest(service, known); near != "" {
-		f.add("did you mean", "%s", near)
+		f.addf("did you mean", "%s", near)
 	}
 	return nil, f.with("services", "%s", shorten(known))
 }
@@ -249,10 +249,10 @@ func (a *app) enrich(ctx context.Context, t *target, service string, err error) 
 	}
 	f := faultf(exitFailed, "not_found: there is no service %s in %s", service, t.name)
 	if near := nearest(service, known); near != "" {
-		f.add("did you mean", "%s", near)
+		f.addf("did you mean", "%s", near)
 	}
 	if len(known) > 0 {
-		f.add("services", "%s     (yodel ls)", shorten(known))
+		f.addf("services", "%s     (yodel ls)", shorten(known))
 	}
 	return f
 }

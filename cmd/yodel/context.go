@@ -38,7 +38,7 @@ func (c *contexts) unknown(name string) error {
 	names := slices.Sorted(maps.Keys(c.Contexts))
 	f := faultf(exitUsage, "there is no context %q", name)
 	if near := nearest(name, names); near != "" {
-		f.add("did you mean", "%s", near)
+		f.addf("did you mean", "%s", near)
 	}
 	if len(names) == 0 {
 		return f.with("next", "yodel ctx add %s --registry …", name)

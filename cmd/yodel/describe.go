@@ -108,7 +108,7 @@ func findMethod(s *fleet.Service, name string) (*introspect.Method, error) {
 	}
 	f := faultf(exitFailed, "unimplemented: service %s has no method %q [YDL2002]", s.Name, name)
 	if near := nearest(name, names); near != "" {
-		f.add("did you mean", "%s", near)
+		f.addf("did you mean", "%s", near)
 	}
 	return nil, f.with("methods", "%s     (yodel ls %s)", shorten(names), s.Name)
 }

@@ -94,7 +94,7 @@ func (a *app) explain(id string) error {
 		}
 		f := faultf(exitUsage, "there is no error %q", id)
 		if near := nearest(id, ids); near != "" {
-			f.add("did you mean", "%s", near)
+			f.addf("did you mean", "%s", near)
 		}
 		return f.with("all errors", "yodel explain")
 	}

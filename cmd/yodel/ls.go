@@ -241,10 +241,10 @@ func (a *app) service(ctx context.Context, f *fleet.Fleet, t *target, name strin
 	if slices.Contains(known, name) {
 		missing = faultf(exitFailed, "not_found: no instance of %s is registered in %s", name, t.name)
 	} else if near := nearest(name, known); near != "" {
-		missing.add("did you mean", "%s", near)
+		missing.addf("did you mean", "%s", near)
 	}
 	if len(known) > 0 {
-		missing.add("services", "%s     (yodel ls)", shorten(known))
+		missing.addf("services", "%s     (yodel ls)", shorten(known))
 	}
 	return nil, missing
 }

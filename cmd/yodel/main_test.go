@@ -129,6 +129,7 @@ var (
 	ruleIDs   = regexp.MustCompile(`\b(canary|limit)-[0-9a-f]{4}\b`)
 	versioned = regexp.MustCompile(`\bv1\.\d\.0\b`) // the instances are sorted by their ports
 	sizes     = regexp.MustCompile(`\b\d+ [kM]?B (out|in)\b`)
+	effects   = regexp.MustCompile(`\b\d+(\.\d+)? (of|calls/s)`)
 	spaces    = regexp.MustCompile(` {2,}`)
 )
 
@@ -140,6 +141,7 @@ func stable(s, folder string) string {
 	s = ruleIDs.ReplaceAllString(s, "$1-ID")
 	s = times.ReplaceAllString(s, "TIME")
 	s = versioned.ReplaceAllString(s, "v1.x.0")
+	s = effects.ReplaceAllString(s, "N $2")
 	s = sizes.ReplaceAllString(s, "SIZE $1")
 	s = shares.ReplaceAllString(s, "N%")
 	s = bars.ReplaceAllString(s, "")

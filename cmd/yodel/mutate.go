@@ -163,7 +163,7 @@ func unknownInstance(s *fleet.Service, addr string) error {
 	}
 	f := faultf(exitFailed, "not_found: %s has no instance at %s", s.Name, addr)
 	if near := nearest(addr, addrs); near != "" {
-		f.add("did you mean", "%s", near)
+		f.addf("did you mean", "%s", near)
 	}
 	return f.with("instances", "%s     (yodel ls %s)", shorten(addrs), s.Name)
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,13 +24,16 @@ func program(ctx context.Context, folder string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// consoleLine is the line of the banner about the console. Its port and its token differ.
+var consoleLine = regexp.MustCompile(`(Console +)http://.*`)
+
 // TestDevDemo runs yodel dev --demo as a process: within 10 s it shows the registry, the services,
 // traffic and the failing instance. Ctrl-C ends it cleanly, and the instances are withdrawn.
 func TestDevDemo(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), ".yodel")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := program(ctx, folder, "dev", "--demo", "--no-console")
+	cmd := program(ctx, folder, "dev", "--demo")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +58,17 @@ func TestDevDemo(t *testing.T) {
 		}
 	}
 	slices.Sort(up)
-	golden(t, "dev", stable(text.String(), folder)+strings.Join(up, ""))
+	link := regexp.MustCompile(`http://[^ ]+/#login=[A-Z0-9]+`).FindString(text.String())
+	golden(t, "dev", consoleLine.ReplaceAllString(stable(text.String(), folder), "${1}LINK")+strings.Join(up, ""))
+	page, err := http.Get(link) //nolint:noctx // the process of this test serves it
+	if err != nil {
+		t.Fatal(err)
+	}
+	page.Body.Close()
+	if !strings.HasPrefix(page.Header.Get("Content-Type"), "text/html") {
+		t.Errorf("the console answers %s, with %q", page.Status, page.Header)
+	}
+	http.DefaultClient.CloseIdleConnections()
 	if took := time.Since(began); !ejected || took > 10*time.Second && !race {
 		t.Errorf("the failing instance was ejected: %t, after %v", ejected, took)
 	}

@@ -400,10 +400,10 @@ func ruleFault(err error) error {
 	f := faultf(exitUsage, "the rule is refused: %v", invalid.Problems[0])
 	for i, p := range invalid.Problems {
 		if i > 0 {
-			f.add("also", "%s", p)
+			f.addf("also", "%s", p)
 		}
 		if p.Hint != "" {
-			f.add("hint", "%s", p.Hint)
+			f.addf("hint", "%s", p.Hint)
 		}
 	}
 	return f
@@ -499,7 +499,7 @@ func (a *app) ruleGet() *cobra.Command {
 				}
 				f := faultf(exitFailed, "not_found: %s has no rule %q", args[0], args[1])
 				if near := nearest(args[1], ids); near != "" {
-					f.add("did you mean", "%s", near)
+					f.addf("did you mean", "%s", near)
 				}
 				return f.with("rules", "yodel rule ls %s", args[0])
 			})

@@ -244,7 +244,7 @@ func (t *target) open(ctx context.Context, text string, timeout time.Duration) e
 	default:
 		f := faultf(exitUsage, "there is no registry %q", p.scheme)
 		if near := nearest(p.scheme, schemes); near != "" {
-			f.add("did you mean", "%s://", near)
+			f.addf("did you mean", "%s://", near)
 		}
 		return f.with("registries", "%s", strings.Join(schemes, ", "))
 	}

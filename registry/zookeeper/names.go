@@ -15,8 +15,8 @@ import (
 // String names the store in errors.
 func (s *store) String() string { return "ZooKeeper at " + strings.Join(s.servers, ",") }
 
-// List implements registry.Lister. The library does not support contexts: if ctx ends, List ends the
-// session.
+// List implements registry.Lister. The library does not support contexts: if ctx ends, List ends
+// the session.
 func (s *store) List(ctx context.Context, prefix string) ([]string, error) {
 	fail := func(err error) error {
 		return fmt.Errorf("zookeeper at %q: list %s: %w", strings.Join(s.servers, ","), prefix, err)
