@@ -103,9 +103,9 @@ type ServerOptions struct {
 	SlowAfter time.Duration
 	// Diagnostics lets callers read yodel.Stats, Samples, Live, Conns, Tap and Rules. These contain
 	// the names and addresses of methods, peers and tenants, and the texts of errors. Middleware
-	// must authorize the callers, for example middleware/auth. The server then measures calls over time
-	// in at most 8 MiB, and also those of clients that its handlers use: see Server.Live. Default
-	// false: the methods answer permission_denied, and nothing is measured over time.
+	// must authorize the callers, for example middleware/auth. The server then measures calls over
+	// time in at most 8 MiB, and also those of clients that its handlers use: see Server.Live.
+	// Default false: the methods answer permission_denied, and nothing is measured over time.
 	Diagnostics bool
 	// NoIntrospection turns off the built-in methods of package inspect.
 	// Default false.
