@@ -17,7 +17,7 @@ FUZZTIME     := 20s
 # GOTEST runs the tests. CI replaces it by a runner that keeps the events.
 GOTEST := go test
 # These packages judge allocations, memory, time or speed, which the race detector changes: they run without it too.
-TIMED := . ./console ./internal/mux ./internal/torture ./middleware/... ./balance ./recommended ./restart ./conformance/... ./compress/klauspost ./examples
+TIMED := . ./console ./internal/mux ./internal/torture ./middleware/... ./balance ./recommended ./restart ./conformance/... ./compress/klauspost ./examples ./cmd/yodel
 # These need another system's server for nearly every test, and minutes to build. The attacks judge latencies, which the
 # tests of other packages change: test-timing runs them alone.
 SERVED := /(conformance/attacks|registry/etcd|registry/redis|registry/zookeeper|middleware/redis|examples/cluster)$$

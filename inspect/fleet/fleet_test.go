@@ -159,7 +159,15 @@ func TestStatesOfInstances(t *testing.T) {
 // TestTraffic checks the values without live data: they come from the counters since the start of
 // the server, and then from the difference of two reads.
 func TestTraffic(t *testing.T) {
-	a, b := serve(t, &yodel.ServerOptions{Diagnostics: true}), serve(t, &yodel.ServerOptions{Diagnostics: true})
+	without := func() *yodel.ServerOptions {
+		return &yodel.ServerOptions{Diagnostics: true, OnRegister: func(method string) error {
+			if method == string(inspect.Live) {
+				return errors.New("this server has no live data")
+			}
+			return nil
+		}}
+	}
+	a, b := serve(t, without()), serve(t, without())
 	f := fleet.New(services{"shop.Cart": {{Addr: a}, {Addr: b}}}, nil)
 	defer f.Close()
 	for range 9 {
@@ -176,6 +184,34 @@ func TestTraffic(t *testing.T) {
 	cart = read(t, f).Service("shop.Cart")
 	if tr := cart.Traffic; !tr.Known || tr.Rate != 0 || tr.Failed != 0 || cart.State != fleet.Idle {
 		t.Errorf("without calls between two reads, the service is %s, with the traffic %+v", cart.State, tr)
+	}
+}
+
+// TestTrafficOfARealServer waits until the live data of a server have the calls of a second that
+// has ended.
+func TestTrafficOfARealServer(t *testing.T) {
+	addr := serve(t, &yodel.ServerOptions{Diagnostics: true})
+	f := fleet.New(services{"shop.Cart": {{Addr: addr}}}, nil)
+	defer f.Close()
+	for range 9 {
+		call(t, addr, "shop.Cart.Add", 1)
+	}
+	call(t, addr, "shop.Cart.Add", -1)
+	end := time.After(10 * time.Second)
+	for {
+		cart := read(t, f).Service("shop.Cart")
+		tr := cart.Traffic
+		if tr.Rate > 0 {
+			if tr.Failed < 0.099 || tr.Failed > 0.101 || tr.Step != time.Second || tr.P99 == 0 || cart.Instances[0].Live == nil || len(cart.Callers) == 0 {
+				t.Errorf("got the traffic %+v of the callers %v", tr, cart.Callers)
+			}
+			return
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-end:
+			t.Fatalf("the traffic is still %+v", tr)
+		}
 	}
 }
 
@@ -236,7 +272,7 @@ func TestLiveData(t *testing.T) {
 		inspect.Health.Handle(s, func(context.Context, *inspect.Empty) (*introspect.Health, error) {
 			return &introspect.Health{Serving: true}, nil
 		})
-		yodel.Method[introspect.LiveQuery, introspect.Live]("yodel.Live").Handle(s, func(context.Context, *introspect.LiveQuery) (*introspect.Live, error) {
+		inspect.Live.Handle(s, func(context.Context, *introspect.LiveQuery) (*introspect.Live, error) {
 			return o, nil
 		})
 		echo(s, name)

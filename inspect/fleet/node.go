@@ -13,12 +13,6 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// These built-in methods answer only if ServerOptions.Diagnostics is set.
-const (
-	liveMethod  yodel.Method[introspect.LiveQuery, introspect.Live] = "yodel.Live"
-	connsMethod yodel.Method[inspect.Empty, introspect.Conns]       = "yodel.Conns"
-)
-
 // infoEvery is how long the description of a server is kept. Its methods rarely change.
 const infoEvery = 15 * time.Second
 
@@ -62,13 +56,13 @@ func (n *node) ask(ctx context.Context, o *Options) *answer {
 	})
 	wg.Go(func() { a.info = n.describe(ctx) })
 	wg.Go(func() {
-		a.live, _ = liveMethod.Call(ctx, n.client, &introspect.LiveQuery{Span: o.Span, Histograms: true})
+		a.live, _ = inspect.Live.Call(ctx, n.client, &introspect.LiveQuery{Span: o.Span, Histograms: true})
 		if a.live == nil {
 			n.count(ctx, a)
 		}
 	})
 	if o.Conns {
-		wg.Go(func() { a.conns, _ = connsMethod.Call(ctx, n.client, &inspect.Empty{}) })
+		wg.Go(func() { a.conns, _ = inspect.Conns.Call(ctx, n.client, &inspect.Empty{}) })
 	}
 	wg.Wait()
 	a.state, a.why = stateOf(health, unwell)

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// An app is one run of the program.
+type app struct {
+	in                    io.Reader
+	out, err              io.Writer // data, and talk
+	env                   func(string) string
+	inTTY, outTTY, errTTY bool
+
+	o options
+}
+
+// options are the flags of all commands.
+type options struct {
+	registry string
+	at       []string
+	context  string
+	output   string
+	watch    bool
+	every    time.Duration
+	timeout  time.Duration
+	verbose  bool
+	tls      bool
+	ca       string
+	cert     string
+	key      string
+	token    string
+}
+
+// The exit codes.
+const (
+	exitOK          = 0
+	exitFailed      = 1 // the call failed
+	exitUsage       = 2
+	exitCheck       = 3 // a check failed, or a threshold was exceeded
+	exitUnreachable = 4
+	exitInterrupted = 130
+)
+
+// A fault is an error with an exit code and lines that help.
+type fault struct {
+	code int
+	text string
+	help [][2]string // heading and text
+}
+
+func (f *fault) Error() string { return f.text }
+
+func faultf(code int, format string, args ...any) *fault {
+	return &fault{code: code, text: fmt.Sprintf(format, args...)}
+}
+
+// addf adds a line that helps.
+func (f *fault) addf(heading, format string, args ...any) {
+	f.help = append(f.help, [2]string{heading, fmt.Sprintf(format, args...)})
+}
+
+// with adds a line that helps, and returns f.
+func (f *fault) with(heading, format string, args ...any) *fault {
+	f.addf(heading, format, args...)
+	return f
+}
+
+// run runs the program and returns its exit code.
+func (a *app) run(ctx context.Context, args []string) int {
+	root := a.root() //nolint:contextcheck // commands get ctx from cobra
+	root.SetArgs(args)
+	root.SetIn(a.in)
+	root.SetOut(a.out)
+	root.SetErr(a.err)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	if ctx.Err() != nil {
+		return exitInterrupted
+	}
+	return a.report(err)
+}
+
+// report prints an error and returns its exit code.
+func (a *app) report(err error) int {
+	var f *fault
+	var e *yodel.Error
+	code, help := exitUsage, [][2]string(nil)
+	switch {
+	case errors.As(err, &f):
+		code, help = f.code, f.help
+	case errors.As(err, &e):
+		code = exitFailed
+		if e.AboutConnection() || e.Code == yodel.Unavailable && e.OfClient() {
+			code = exitUnreachable
+		}
+		if _, next, ok := e.Explain(); ok {
+			help = append(help, [2]string{"next", next}, [2]string{"", "yodel explain " + e.ID})
+		}
+	case errors.Is(err, context.DeadlineExceeded):
+		code = exitUnreachable
+	}
+	text := err.Error()
+	if f == nil && e == nil && code == exitUsage {
+		help = append(help, [2]string{"help", "yodel help"})
+	}
+	if text != "" {
+		a.sayf("%s\n", text)
+	}
+	for _, line := range help {
+		a.sayf("  %-14s %s\n", line[0], line[1])
+	}
+	return code
+}
+
+// sayf prints talk, which is not data.
+func (a *app) sayf(format string, args ...any) { _, _ = fmt.Fprintf(a.err, format, args...) }
+
+// printf prints data.
+func (a *app) printf(format string, args ...any) { _, _ = fmt.Fprintf(a.out, format, args...) }
+
+// tags of commands in their help.
+const (
+	reads  = "read"  // the command changes nothing
+	writes = "write" // the command changes the fleet
+	local  = "local" // the command does not touch a fleet
+)
+
+// root returns the tree of commands.
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "yodel",
+		Short: "Show, call, measure and operate yodel services",
+		Long: "yodel shows, calls, measures and operates yodel services.\n\n" +
+			"The fleet is the one of --at or --registry, else that of the context, else the one in YODEL_REGISTRY,\n" +
+			"else that of the yodel dev whose folder .yodel is in this folder or above it.",
+		Example:       "  yodel dev --demo\n  yodel ls\n  yodel call shop.Cart/Add '{\"sku\":\"tea\",\"qty\":2}'\n  yodel bench shop.Cart/Get -d 5s",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return c.Help()
+			}
+			return unknownCommand(c, args[0])
+		},
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetFlagErrorFunc(flagFault)
+	f := root.PersistentFlags()
+	f.StringVar(&a.o.registry, "registry", "", "`URL` of the registry: etcd://, zookeeper://, consul://, redis://, nacos://, kubernetes://, file:PATH, mdns:, dns://")
+	f.StringSliceVar(&a.o.at, "at", nil, "`HOST:PORT` of servers, instead of a registry")
+	f.StringVar(&a.o.context, "context", "", "`NAME` of the context to use")
+	f.StringVarP(&a.o.output, "output", "o", "table", "`FORMAT` of the output: table, json, ndjson, name or yaml")
+	f.DurationVar(&a.o.timeout, "timeout", 3*time.Second, "how long to wait for the registry, for a connection and for a reply")
+	f.BoolVarP(&a.o.verbose, "verbose", "v", false, "say more on stderr")
+	f.BoolVar(&a.o.tls, "tls", false, "connect with TLS, trusting the roots of this machine")
+	f.StringVar(&a.o.ca, "ca", "", "connect with TLS, trusting the authorities in this PEM `FILE`")
+	f.StringVar(&a.o.cert, "cert", "", "PEM `FILE` with the client's certificate")
+	f.StringVar(&a.o.key, "key", "", "PEM `FILE` with the key of the client's certificate")
+	f.StringVar(&a.o.token, "token", "", "token for middleware/auth; default: the variable YODEL_TOKEN")
+	a.complete(root, "output", []string{"table", "json", "ndjson", "name", "yaml"})
+	root.AddCommand(
+		a.lsCommand(), a.describeCommand(), a.callCommand(), a.explainCommand(), a.samplesCommand(),
+		a.devCommand(), a.drainCommand(), a.weightCommand(), a.disableCommand(), a.enableCommand(), a.doctorCommand(), a.topCommand(), a.tapCommand(),
+		a.benchCommand(), a.drainTestCommand(), a.ruleCommand(), a.ctxCommand(), a.completionCommand(), a.versionCommand(),
+	)
+	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.checkOptions() }
+	for _, c := range root.Commands() {
+		slices.Sort(c.Aliases)
+	}
+	return root
+}
+
+// checkOptions checks the flags of all commands.
+func (a *app) checkOptions() error {
+	formats := []string{"table", "json", "ndjson", "name", "yaml"}
+	if !slices.Contains(formats, a.o.output) {
+		return faultf(exitUsage, "there is no output format %q", a.o.output).with("formats", "%s", strings.Join(formats, ", "))
+	}
+	if len(a.o.at) > 0 && a.o.registry != "" {
+		return faultf(exitUsage, "--at and --registry exclude each other")
+	}
+	return nil
+}
+
+// complete sets the values of a flag for completion.
+func (a *app) complete(c *cobra.Command, flag string, values []string) {
+	_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // fails only for an unknown flag
+}
+
+// unknownCommand returns the fault for a command that does not exist.
+func unknownCommand(root *cobra.Command, name string) error {
+	f := faultf(exitUsage, "there is no command %q", name)
+	var names []string
+	for _, c := range root.Commands() {
+		names = append(names, c.Name())
+		names = append(names, c.Aliases...)
+	}
+	if near := nearest(name, names); near != "" {
+		f.addf("did you mean", "yodel %s", near)
+	}
+	return f.with("commands", "yodel help")
+}
+
+// flagFault returns the fault for a flag that does not exist, or has a wrong value.
+func flagFault(c *cobra.Command, err error) error {
+	f := faultf(exitUsage, "%s", err)
+	if name, ok := strings.CutPrefix(err.Error(), "unknown flag: --"); ok {
+		var names []string
+		c.Flags().VisitAll(func(flag *flagOf) { names = append(names, flag.Name) })
+		c.InheritedFlags().VisitAll(func(flag *flagOf) { names = append(names, flag.Name) })
+		if near := nearest(name, names); near != "" {
+			f.addf("did you mean", "--%s", near)
+		}
+	}
+	return f.with("flags", "yodel help %s", strings.TrimPrefix(strings.TrimPrefix(c.CommandPath(), "yodel"), " "))
+}
+
+// nearest returns the most similar of the names, or "". A name that differs in case only is the
+// most similar one.
+func nearest(name string, names []string) string {
+	best, least := "", min(max(len(name)/3, 2)+1, len(name))
+	for _, n := range names {
+		d := distance(strings.ToLower(name), strings.ToLower(n))
+		if d < least {
+			best, least = n, d
+		}
+	}
+	return best
+}
+
+// distance returns how many letters have to be inserted, removed or replaced to make b of a.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// again runs f once, or with --watch again and again until ctx ends.
+func (a *app) again(ctx context.Context, f func() error) error {
+	for {
+		if a.o.watch && a.outTTY {
+			a.printf("\x1b[H\x1b[2J")
+		}
+		if err := f(); err != nil || !a.o.watch {
+			return err
+		}
+		if !a.outTTY && a.o.output == "table" {
+			a.printf("\n")
+		}
+		select {
+		case <-time.After(a.o.every):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// watchable adds the flags of a command that reads.
+func (a *app) watchable(c *cobra.Command) *cobra.Command {
+	c.Flags().BoolVarP(&a.o.watch, "watch", "w", false, "show it again and again")
+	c.Flags().DurationVar(&a.o.every, "every", time.Second, "the interval for --watch")
+	return c
+}
+
+// command returns a command with a tag.
+func command(tag string, c *cobra.Command) *cobra.Command {
+	c.Annotations = map[string]string{"tag": tag}
+	c.Long = strings.TrimSpace(c.Short + ".\n\n" + c.Long + "\n\nThis command is tagged " + tag + ".")
+	c.Args = counted(c.Args)
+	return c
+}
+
+// counted makes a wrong number of arguments a fault.
+func counted(check cobra.PositionalArgs) cobra.PositionalArgs {
+	if check == nil {
+		check = cobra.NoArgs
+	}
+	return func(c *cobra.Command, args []string) error {
+		if err := check(c, args); err != nil {
+			return faultf(exitUsage, "%s", err).with("usage", "%s", c.UseLine())
+		}
+		return nil
+	}
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect/fleet"
+	"github.com/yodel-rpc/yodel/registry"
+)
+
+// drainOptions are the flags of drain-test.
+type drainOptions struct {
+	callOptions
+
+	callers int
+	rate    float64
+	restart string
+	rounds  int
+	allow   int
+	settle  time.Duration
+	yes     bool
+}
+
+func (a *app) drainTestCommand() *cobra.Command {
+	var o drainOptions
+	c := command(writes, &cobra.Command{
+		Use:   "drain-test SERVICE/METHOD [JSON | @FILE | -]",
+		Short: "Restart the instances of a service one after the other under load, and count lost calls",
+		Long: "The command of --restart restarts one instance. It runs in a shell, with {addr}, {host} and {port} replaced and\n" +
+			"YODEL_ADDR set, and the next instance follows when the service has as many instances as before. Without\n" +
+			"--restart, each instance is drained by an operator's setting and enabled again.\n" +
+			"The calls have no retries. The exit code is 3 if more than --allow calls fail.",
+		Example:           "  yodel drain-test shop.Cart/Get --restart 'systemctl restart shop@{port}'\n  yodel drain-test shop.Cart/Get --rate 500 --rounds 3",
+		Args:              cobra.RangeArgs(1, 2),
+		ValidArgsFunction: a.completeMethod,
+		RunE: func(c *cobra.Command, args []string) error {
+			body := ""
+			if len(args) == 2 {
+				body = args[1]
+			}
+			return a.drainTest(c.Context(), args[0], body, &o)
+		},
+	})
+	f := c.Flags()
+	f.IntVarP(&o.callers, "callers", "c", 50, "`N` calls in flight at most")
+	f.Float64Var(&o.rate, "rate", 200, "calls a second")
+	f.StringVar(&o.restart, "restart", "", "`COMMAND` that restarts the instance at {addr}")
+	f.IntVar(&o.rounds, "rounds", 1, "restart the whole service `N` times")
+	f.IntVar(&o.allow, "allow", 0, "`N` failed calls are allowed")
+	f.DurationVar(&o.settle, "settle", 30*time.Second, "how long an instance may take to return")
+	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask for a confirmation in a guarded context")
+	return c
+}
+
+// A drainResult is the result of drain-test.
+type drainResult struct {
+	Method   string            `json:"method"`
+	Restarts int               `json:"restarts"`
+	Calls    uint64            `json:"calls"`
+	Lost     uint64            `json:"lost"`
+	Codes    map[string]uint64 `json:"codes"`
+	Seconds  float64           `json:"seconds"`
+	P99      time.Duration     `json:"p99"`
+	Max      time.Duration     `json:"max"`
+}
+
+func (a *app) drainTest(ctx context.Context, name, body string, o *drainOptions) error {
+	f, t, done, err := a.fleet(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if t.registry == nil {
+		return faultf(exitUsage, "drain-test needs a registry, because restarted instances have to be found")
+	}
+	service, _, _ := split(name)
+	if err := a.confirm(t, o.yes, service); err != nil {
+		return err
+	}
+	l, _, end, err := a.load(ctx, name, body, &o.callOptions, 1)
+	if err != nil {
+		return err
+	}
+	defer end()
+	l.rate = o.rate
+	loading, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	began := time.Now()
+	go func() {
+		defer close(ended)
+		l.run(loading, o.callers)
+	}()
+	restarts, failure := a.rollAll(ctx, f, t, service, o)
+	stop()
+	<-ended
+	r := l.result(time.Since(began))
+	out := drainResult{
+		Method: shown(l.method.Name), Restarts: restarts, Calls: r.Calls, Lost: r.Calls - r.Codes["ok"], Codes: r.Codes, Seconds: r.Seconds,
+		P99: r.Latency.P99, Max: r.Latency.Max,
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s  %s in %.1fs, %s restarted: %d lost   p99 %s  max %s\n", out.Method, plural(int(out.Calls), "call"), out.Seconds, plural(restarts, "instance"), out.Lost, brief(out.P99), brief(out.Max)) //nolint:gosec // fewer calls than 2^63
+	if out.Lost > 0 {
+		for _, code := range slices.Sorted(maps.Keys(out.Codes)) {
+			fmt.Fprintf(&b, "  %s %d\n", code, out.Codes[code])
+		}
+	}
+	if err := a.show(out, text(b.String()), func() []string { return []string{out.Method} }); err != nil {
+		return err
+	}
+	for i := range l.counters {
+		if e := l.counters[i].firstError; e != nil {
+			a.sayf("first error: %v\n", e)
+			break
+		}
+	}
+	if failure != nil {
+		return failure
+	}
+	if out.Lost > uint64(max(o.allow, 0)) {
+		return faultf(exitCheck, "%s lost, and %d are allowed", plural(int(out.Lost), "call"), o.allow) //nolint:gosec // few
+	}
+	return nil
+}
+
+// rollAll restarts all instances, and returns how many.
+func (a *app) rollAll(ctx context.Context, f *fleet.Fleet, t *target, service string, o *drainOptions) (int, error) {
+	restarts := 0
+	for range max(o.rounds, 1) {
+		s, err := a.service(ctx, f, t, service)
+		if err != nil {
+			return restarts, err
+		}
+		if s.Up < 2 {
+			a.sayf("warning: %s has %s, so a restart loses calls\n", service, plural(s.Up, "instance"))
+		}
+		var addrs []string
+		for _, in := range s.Instances {
+			if in.Gets() {
+				addrs = append(addrs, in.Addr)
+			}
+		}
+		for _, addr := range addrs {
+			a.sayf("%s  %s\n", time.Now().Format(time.TimeOnly), addr)
+			if o.restart != "" {
+				err = a.restart(ctx, f, s, addr, o)
+			} else {
+				err = a.cycle(ctx, f, t, service, addr)
+			}
+			if err != nil {
+				return restarts, err
+			}
+			restarts++
+		}
+	}
+	return restarts, nil
+}
+
+// restart runs the user's command for an instance, and waits until the service has as many
+// instances as before and one that was started after the command.
+func (a *app) restart(ctx context.Context, f *fleet.Fleet, s *fleet.Service, addr string, o *drainOptions) error {
+	host, port, _ := net.SplitHostPort(addr)
+	line := strings.NewReplacer("{addr}", addr, "{host}", host, "{port}", port).Replace(o.restart)
+	shell := []string{"sh", "-c"}
+	if runtime.GOOS == "windows" {
+		shell = []string{"cmd", "/c"}
+	}
+	known := make(map[string]string)
+	for _, in := range s.Instances {
+		known[in.Addr] = in.Incarnation
+	}
+	cmd := exec.CommandContext(ctx, shell[0], shell[1], line) //nolint:gosec // the user's own command
+	cmd.Env = append(os.Environ(), "YODEL_ADDR="+addr)
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return faultf(exitFailed, "the command for %s failed: %v\n%s", addr, err, output)
+	}
+	return a.await(ctx, f, s.Name, o.settle, func(now *fleet.Service) bool {
+		fresh := slices.ContainsFunc(now.Instances, func(in *fleet.Instance) bool {
+			incarnation, ok := known[in.Addr]
+			return in.Gets() && (!ok || incarnation != in.Incarnation)
+		})
+		return fresh && now.Up >= s.Up
+	})
+}
+
+// cycle drains an instance by an operator's setting, and enables it again.
+func (a *app) cycle(ctx context.Context, f *fleet.Fleet, t *target, service, addr string) error {
+	registrar, ok := t.registry.(yodel.Registrar)
+	if !ok {
+		return faultf(exitUsage, "%s keeps no settings of operators", t.name).with("next", "give --restart COMMAND")
+	}
+	before, err := a.setting(ctx, t, service, addr)
+	if err != nil {
+		return err
+	}
+	if err := registry.Override(ctx, registrar, service, addr, "inactive", before.weight); err != nil {
+		return faultf(exitFailed, "%v", err)
+	}
+	restore := func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.o.timeout)
+		defer cancel()
+		return registry.Override(ctx, registrar, service, addr, before.state, before.weight)
+	}
+	inState := func(state fleet.State) func(*fleet.Service) bool {
+		return func(s *fleet.Service) bool {
+			return slices.ContainsFunc(s.Instances, func(in *fleet.Instance) bool {
+				return in.Addr == addr && in.State == state && (state == fleet.Up || recent(in) == 0 && in.Traffic.Inflight == 0)
+			})
+		}
+	}
+	drained := a.await(ctx, f, service, 30*time.Second, inState(fleet.Inactive))
+	if err := restore(); err != nil {
+		return faultf(exitFailed, "%s stays inactive: %v", addr, err).with("next", "yodel enable %s %s", service, addr)
+	}
+	if drained != nil {
+		return drained
+	}
+	return a.await(ctx, f, service, 30*time.Second, inState(fleet.Up))
+}
+
+// await reads a service until it is as wanted.
+func (a *app) await(ctx context.Context, f *fleet.Fleet, service string, limit time.Duration, wanted func(*fleet.Service) bool) error {
+	outer := ctx
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		view, err := f.Read(ctx, service)
+		if err == nil && wanted(view.Service(service)) {
+			return nil
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			if outer.Err() != nil {
+				return context.Cause(outer)
+			}
+			return faultf(exitCheck, "%s has not recovered within %s", service, limit).with("next", "yodel ls %s", service)
+		}
+	}
+}

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/yodel-rpc/yodel/inspect/fleet"
+)
+
+func (a *app) lsCommand() *cobra.Command {
+	var all, unhealthy bool
+	c := a.watchable(command(reads, &cobra.Command{
+		Use:     "ls [SERVICE]",
+		Aliases: []string{"list"},
+		Short:   "List services, or the methods and instances of one",
+		Long: "The services that need attention come first. Rates and latencies are those of the last minute.\n" +
+			"A server needs ServerOptions.Diagnostics to share them; without it they are shown as -.",
+		Example: "  yodel ls\n  yodel ls shop.Pay\n  yodel ls -o json\n  yodel ls --unhealthy --watch",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			f, t, done, err := a.fleet(c.Context())
+			if err != nil {
+				return err
+			}
+			defer done()
+			return a.again(c.Context(), func() error {
+				if len(args) == 1 {
+					return a.lsService(c.Context(), f, t, args[0])
+				}
+				return a.lsServices(c.Context(), f, t, all, unhealthy)
+			})
+		},
+		ValidArgsFunction: a.completeService,
+	}))
+	c.Flags().BoolVarP(&all, "all", "a", false, "also show services without instances")
+	c.Flags().BoolVar(&unhealthy, "unhealthy", false, "show only services that need attention")
+	return c
+}
+
+// A serviceRow is a service in the output of ls. Latencies are in nanoseconds.
+type serviceRow struct {
+	Name     string          `json:"name"`
+	State    fleet.State     `json:"state"`
+	Note     string          `json:"note,omitempty"`
+	Up       int             `json:"up"`
+	Total    int             `json:"total"`
+	Versions []fleet.Version `json:"versions"`
+	Rules    []string        `json:"rules"` // the kinds of the active rules
+
+	trafficRow
+
+	Methods   []methodRow   `json:"methods,omitempty"`
+	Instances []instanceRow `json:"instances,omitempty"`
+}
+
+// A trafficRow is the calls of the last minute.
+type trafficRow struct {
+	Measured bool               `json:"measured"` // whether the values are known
+	Rate     float64            `json:"rate"`     // calls per second
+	OK       float64            `json:"ok"`       // the share of the calls that succeeded
+	P50      time.Duration      `json:"p50"`
+	P99      time.Duration      `json:"p99"`
+	Errors   map[string]float64 `json:"errors,omitempty"` // per second, by code
+}
+
+func rowOf(t *fleet.Traffic) trafficRow {
+	round := func(f float64) float64 { return math.Round(f*1000) / 1000 }
+	row := trafficRow{Measured: t.Known, Rate: round(t.Rate), OK: round(t.OK()), P50: t.P50, P99: t.P99}
+	for code, rate := range t.Errors {
+		if row.Errors == nil {
+			row.Errors = make(map[string]float64)
+		}
+		row.Errors[code] = round(rate)
+	}
+	return row
+}
+
+// cells returns CALLS/S, OK, P50 and P99.
+func (t *trafficRow) cells() []string {
+	switch {
+	case !t.Measured:
+		return []string{"-", "-", "-", "-"}
+	case t.Rate == 0:
+		return []string{"0.0", "-", "-", "-"}
+	}
+	return []string{fmt.Sprintf("%.1f", t.Rate), percent(t.OK), brief(t.P50), brief(t.P99)}
+}
+
+type methodRow struct {
+	Name string `json:"name"`
+	Kind string `json:"kind"` // unary, feed, upload or duplex
+
+	trafficRow
+}
+
+type instanceRow struct {
+	Addr    string      `json:"addr"`
+	Version string      `json:"version,omitempty"`
+	Zone    string      `json:"zone,omitempty"`
+	Weight  int         `json:"weight"`
+	State   fleet.State `json:"state"`
+	Why     string      `json:"why,omitempty"`
+	Started time.Time   `json:"started,omitzero"`
+
+	trafficRow
+}
+
+func (a *app) lsServices(ctx context.Context, f *fleet.Fleet, t *target, all, unhealthy bool) error {
+	view, err := f.Read(ctx)
+	if err != nil {
+		return t.unreachable(err)
+	}
+	if view.Err != "" {
+		a.sayf("%s\n", view.Err)
+	}
+	rules := t.rules(ctx, "")
+	rows, empty := []serviceRow{}, 0
+	text := newTable("SERVICE", "VERSIONS", "UP", ">CALLS/S", "OK", "P50", "P99", "RULES", "NOTE")
+	for _, s := range view.Services {
+		if len(s.Instances) == 0 && s.Err == "" && !all {
+			empty++
+			continue
+		}
+		if unhealthy && (s.State == fleet.Healthy || s.State == fleet.Idle) {
+			continue
+		}
+		row := serviceOf(s, rules)
+		rows = append(rows, row)
+		text.add(slices.Concat([]string{row.Name, versions(row.Versions), fmt.Sprintf("%d/%d", row.Up, row.Total)}, row.cells(), []string{dashed(row.Rules), row.Note})...)
+	}
+	if err := a.show(rows, text, func() []string { return namesOf(rows) }); err != nil {
+		return err
+	}
+	if a.o.output == "table" {
+		a.sayf("%s\n", footer(rows, empty))
+	}
+	return nil
+}
+
+// footer returns the line below the services.
+func footer(rows []serviceRow, empty int) string {
+	if len(rows) == 0 {
+		said := "No service is registered. Start one, or: yodel dev --demo"
+		if empty > 0 {
+			said = fmt.Sprintf("No service has an instance. %s without instances: yodel ls --all", plural(empty, "service"))
+		}
+		return said
+	}
+	said := plural(len(rows), "service") + ", worst first. yodel ls " + rows[0].Name + " shows its methods and instances."
+	if empty > 0 {
+		said += fmt.Sprintf(" %s without instances: yodel ls --all", plural(empty, "service"))
+	}
+	return said
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func namesOf(rows []serviceRow) []string {
+	names := make([]string, len(rows))
+	for i, row := range rows {
+		names[i] = row.Name
+	}
+	return names
+}
+
+func dashed(words []string) string {
+	if len(words) == 0 {
+		return "-"
+	}
+	return strings.Join(words, " ")
+}
+
+// serviceOf returns the row of a service. Rules has the kinds of active rules by service.
+func serviceOf(s *fleet.Service, rules map[string][]string) serviceRow {
+	kinds := rules[s.Name]
+	if kinds == nil {
+		kinds = []string{}
+	}
+	return serviceRow{
+		Name: s.Name, State: s.State, Note: s.Note, Up: s.Up, Total: len(s.Instances), Versions: s.Versions, Rules: kinds, trafficRow: rowOf(&s.Traffic),
+	}
+}
+
+// versions returns the versions in short, with their shares if there are several.
+func versions(list []fleet.Version) string {
+	var said []string
+	for _, v := range list {
+		name := v.Version
+		if name == "" {
+			if len(list) == 1 {
+				return "-"
+			}
+			name = "none"
+		}
+		for strings.HasSuffix(name, ".0") {
+			name = strings.TrimSuffix(name, ".0")
+		}
+		if len(list) > 1 {
+			name += fmt.Sprintf(" %.0f%%", 100*v.Share)
+		}
+		said = append(said, name)
+	}
+	if len(said) == 0 {
+		return "-"
+	}
+	return strings.Join(said, " ")
+}
+
+// service reads one service. If it does not exist, the error names the most similar one.
+func (a *app) service(ctx context.Context, f *fleet.Fleet, t *target, name string) (*fleet.Service, error) {
+	view, err := a.readOne(ctx, f, t, name)
+	if err != nil {
+		return nil, err
+	}
+	s := view.Service(name)
+	if len(s.Instances) > 0 {
+		return s, nil
+	}
+	known, err := f.Services(ctx)
+	if err != nil && len(known) == 0 {
+		if s.Err != "" {
+			return nil, t.unreachable(errors.New(s.Err))
+		}
+		return nil, faultf(exitFailed, "not_found: %s has no instance of %s", t.name, name)
+	}
+	missing := faultf(exitFailed, "not_found: there is no service %s in %s", name, t.name)
+	if slices.Contains(known, name) {
+		missing = faultf(exitFailed, "not_found: no instance of %s is registered in %s", name, t.name)
+	} else if near := nearest(name, known); near != "" {
+		missing.addf("did you mean", "%s", near)
+	}
+	if len(known) > 0 {
+		missing.addf("services", "%s     (yodel ls)", shorten(known))
+	}
+	return nil, missing
+}
+
+// readOne reads one service. Servers at fixed addresses are asked for their services first.
+func (a *app) readOne(ctx context.Context, f *fleet.Fleet, t *target, name string) (*fleet.View, error) {
+	if t.registry == nil {
+		if names, err := f.Services(ctx); err != nil && len(names) == 0 {
+			return nil, err
+		}
+	}
+	view, err := f.Read(ctx, name)
+	if err != nil {
+		return nil, t.unreachable(err)
+	}
+	return view, nil
+}
+
+// shorten joins at most eight names.
+func shorten(names []string) string {
+	if len(names) > 8 {
+		return strings.Join(names[:8], ", ") + fmt.Sprintf(", and %d more", len(names)-8)
+	}
+	return strings.Join(names, ", ")
+}
+
+func (a *app) lsService(ctx context.Context, f *fleet.Fleet, t *target, name string) error {
+	s, err := a.service(ctx, f, t, name)
+	if err != nil {
+		return err
+	}
+	row := serviceOf(s, t.rules(ctx, name))
+	methods := newTable("METHOD", "KIND", ">CALLS/S", "OK", "P50", "P99")
+	for i := range s.Methods {
+		m := &s.Methods[i]
+		one := methodRow{shown(m.Name), kindOf(m.Kind), rowOf(&m.Traffic)}
+		row.Methods = append(row.Methods, one)
+		methods.add(append([]string{one.Name, one.Kind}, one.cells()...)...)
+	}
+	instances := newTable("INSTANCE", "VERSION", "ZONE", ">WEIGHT", "STATE", ">CALLS/S", "OK", "P50", "P99", "UP FOR", "WHY")
+	for _, in := range s.Instances {
+		one := instanceRow{in.Addr, in.Version, in.Zone, max(in.Weight, 1), in.State, in.Why, in.Started, rowOf(&in.Traffic)}
+		row.Instances = append(row.Instances, one)
+		uptime := "-"
+		if !in.Started.IsZero() && in.State != fleet.Down {
+			uptime = fleet.Age(time.Since(in.Started))
+		}
+		instances.add(slices.Concat([]string{one.Addr, orDash(one.Version), orDash(one.Zone), fmt.Sprint(one.Weight), string(one.State)}, one.cells(), []string{uptime, one.Why})...)
+	}
+	head := fmt.Sprintf("%s  %s", row.Name, row.State)
+	if row.Note != "" {
+		head += ": " + row.Note
+	}
+	return a.show(row, text(head+"\n\n"+methods.String()+"\n"+instances.String()), func() []string {
+		var names []string
+		for _, in := range row.Instances {
+			names = append(names, in.Addr)
+		}
+		return names
+	})
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// kindOf names the kind of a method.
+func kindOf(kind string) string {
+	if kind == "" {
+		return "unary"
+	}
+	return kind
+}
+
+// shown returns the name of a method with a slash before its last part, as commands take it.
+func shown(method string) string {
+	i := strings.LastIndexAny(method, "./")
+	if i < 0 {
+		return method
+	}
+	return method[:i] + "/" + method[i+1:]
+}
+
+// split returns the service and the method in an argument such as shop.Cart/Add.
+func split(name string) (service, method string, ok bool) {
+	i := strings.LastIndexByte(name, '/')
+	if i < 0 {
+		i = strings.LastIndexByte(name, '.')
+	}
+	if i <= 0 || i+1 == len(name) {
+		return "", "", false
+	}
+	return name[:i], name[i+1:], true
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command yodel shows, calls, measures and operates fleets of yodel servers. It also runs a
+// development server with a demonstration.
+//
+//	go run github.com/yodel-rpc/yodel/cmd/yodel@latest dev --demo
+//
+// docs/cli.md describes all commands.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/term"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	a := &app{
+		in: os.Stdin, out: os.Stdout, err: os.Stderr, env: os.Getenv,
+		inTTY: isTerminal(os.Stdin), outTTY: isTerminal(os.Stdout), errTTY: isTerminal(os.Stderr),
+	}
+	code := a.run(ctx, os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+func isTerminal(f *os.File) bool {
+	return term.IsTerminal(int(f.Fd()))
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect/fleet"
+	"github.com/yodel-rpc/yodel/registry"
+)
+
+// changeOptions are the flags of commands that change the fleet.
+type changeOptions struct {
+	dryRun bool
+	yes    bool
+	wait   time.Duration
+}
+
+func (o *changeOptions) flags(c *cobra.Command) *cobra.Command {
+	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "say what would change, and change nothing")
+	c.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask for a confirmation in a guarded context")
+	return c
+}
+
+func (a *app) drainCommand() *cobra.Command {
+	o := &changeOptions{}
+	c := o.flags(command(writes, &cobra.Command{
+		Use:   "drain SERVICE HOST:PORT",
+		Short: "Give an instance no new calls, and wait until it is idle",
+		Long: "An operator's setting in the registry makes the instance inactive. It wins over what the instance announces,\n" +
+			"and outlives a restart. Clients stop calling the instance as soon as they have heard of it.",
+		Example:           "  yodel drain shop.Pay 127.0.0.1:51816\n  yodel enable shop.Pay 127.0.0.1:51816     # undo",
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: a.completeInstance,
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.override(c.Context(), o, args[0], args[1], func(s setting) setting { s.state = "inactive"; return s }, true)
+		},
+	}))
+	c.Flags().DurationVar(&o.wait, "wait", 30*time.Second, "how long to wait until the instance is idle")
+	return c
+}
+
+func (a *app) disableCommand() *cobra.Command {
+	o := &changeOptions{}
+	return o.flags(command(writes, &cobra.Command{
+		Use: "disable SERVICE HOST:PORT", Short: "Give an instance no new calls",
+		Long:    "It is drain without waiting.",
+		Example: "  yodel disable shop.Pay 127.0.0.1:51816", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeInstance,
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.override(c.Context(), o, args[0], args[1], func(s setting) setting { s.state = "inactive"; return s }, false)
+		},
+	}))
+}
+
+func (a *app) enableCommand() *cobra.Command {
+	o := &changeOptions{}
+	return o.flags(command(writes, &cobra.Command{
+		Use: "enable SERVICE HOST:PORT", Short: "Undo drain and disable",
+		Long:    "The instance's own state counts again. Its weight stays as an operator has set it.",
+		Example: "  yodel enable shop.Pay 127.0.0.1:51816", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeInstance,
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.override(c.Context(), o, args[0], args[1], func(s setting) setting { s.state = ""; return s }, false)
+		},
+	}))
+}
+
+func (a *app) weightCommand() *cobra.Command {
+	o := &changeOptions{}
+	return o.flags(command(writes, &cobra.Command{
+		Use: "weight SERVICE HOST:PORT N", Short: "Set the share of the calls that an instance gets",
+		Long:    "Balancers that use weights give the instance N times the calls of one with weight 1. 0 removes the setting.",
+		Example: "  yodel weight shop.Cart 127.0.0.1:51812 3", Args: cobra.ExactArgs(3), ValidArgsFunction: a.completeInstance,
+		RunE: func(c *cobra.Command, args []string) error {
+			weight, err := strconv.Atoi(args[2])
+			if err != nil || weight < 0 {
+				return faultf(exitUsage, "the weight %q is no number from 0 on", args[2])
+			}
+			return a.override(c.Context(), o, args[0], args[1], func(s setting) setting { s.weight = weight; return s }, false)
+		},
+	}))
+}
+
+// A setting is what an operator has set for an instance. The zero value sets nothing.
+type setting struct {
+	state  string
+	weight int
+}
+
+func (s setting) String() string {
+	var parts []string
+	if s.state != "" {
+		parts = append(parts, s.state)
+	}
+	if s.weight > 0 {
+		parts = append(parts, fmt.Sprintf("weight %d", s.weight))
+	}
+	if len(parts) == 0 {
+		return "no setting"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// override changes the setting of an instance.
+func (a *app) override(ctx context.Context, o *changeOptions, service, addr string, change func(setting) setting, drain bool) error {
+	f, t, done, err := a.fleet(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	registrar, ok := t.registry.(yodel.Registrar)
+	if !ok {
+		return faultf(exitUsage, "operators' settings need a registry").with("try", "yodel --registry URL …")
+	}
+	s, err := a.service(ctx, f, t, service)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(s.Instances, func(in *fleet.Instance) bool { return in.Addr == addr }) {
+		return unknownInstance(s, addr)
+	}
+	before, err := a.setting(ctx, t, service, addr)
+	if err != nil {
+		return err
+	}
+	after := change(before)
+	if err := a.warn(s, addr, after); err != nil {
+		return err
+	}
+	if o.dryRun {
+		a.printf("%s@%s: %s → %s (dry run, nothing was changed)\n", service, addr, before, after)
+		return nil
+	}
+	if err := a.confirm(t, o.yes, service); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.o.timeout+o.wait)
+	defer cancel()
+	if err := registry.Override(ctx, registrar, service, addr, after.state, after.weight); err != nil {
+		return faultf(exitFailed, "%v", err)
+	}
+	a.printf("%s@%s: %s → %s\n", service, addr, before, after)
+	if drain {
+		return a.awaitIdle(ctx, f, service, addr)
+	}
+	return nil
+}
+
+// unknownInstance returns the fault for an address that is none of a service.
+func unknownInstance(s *fleet.Service, addr string) error {
+	var addrs []string
+	for _, in := range s.Instances {
+		addrs = append(addrs, in.Addr)
+	}
+	f := faultf(exitFailed, "not_found: %s has no instance at %s", s.Name, addr)
+	if near := nearest(addr, addrs); near != "" {
+		f.addf("did you mean", "%s", near)
+	}
+	return f.with("instances", "%s     (yodel ls %s)", shorten(addrs), s.Name)
+}
+
+// setting reads the setting of an instance.
+func (a *app) setting(ctx context.Context, t *target, service, addr string) (setting, error) {
+	r, ok := t.registry.(interface {
+		Overrides(service string) yodel.Resolver
+	})
+	if !ok {
+		return setting{}, faultf(exitUsage, "%s keeps no settings of operators", t.name)
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.o.timeout)
+	defer cancel()
+	var found setting
+	read := false
+	err := r.Overrides(service).Watch(ctx, func(all []yodel.Instance) {
+		for _, in := range all {
+			if in.Addr == addr {
+				found = setting{in.State, in.Weight}
+			}
+		}
+		read = true
+		cancel()
+	})
+	if !read {
+		if err == nil {
+			err = errors.New("the registry has not answered in time")
+		}
+		return found, t.unreachable(err)
+	}
+	return found, nil
+}
+
+// warn says on stderr what a setting does to the service.
+func (a *app) warn(s *fleet.Service, addr string, after setting) error {
+	left := 0
+	for _, in := range s.Instances {
+		if in.Gets() && (in.Addr != addr || after.state != "inactive") {
+			left++
+		}
+	}
+	if after.state == "inactive" && left == 0 {
+		a.sayf("warning: no other instance of %s gets calls\n", s.Name)
+	}
+	return nil
+}
+
+// confirm asks for the name of the service in a guarded context.
+func (a *app) confirm(t *target, yes bool, service string) error {
+	if !t.guarded || yes {
+		return nil
+	}
+	if !a.inTTY {
+		return faultf(exitUsage, "the context is guarded").with("next", "give --yes, or --dry-run to see what would change")
+	}
+	a.sayf("The context is guarded. Type %s to go on: ", service)
+	typed, err := bufio.NewReader(a.in).ReadString('\n')
+	if err != nil || strings.TrimSpace(typed) != service {
+		return faultf(exitUsage, "nothing was changed")
+	}
+	return nil
+}
+
+// awaitIdle waits until an instance has no calls in flight.
+func (a *app) awaitIdle(ctx context.Context, f *fleet.Fleet, service, addr string) error {
+	quiet := 0
+	for {
+		view, err := f.Read(ctx, service)
+		if err != nil {
+			return faultf(exitCheck, "%s still has calls in flight", addr)
+		}
+		var in *fleet.Instance
+		for _, one := range view.Service(service).Instances {
+			if one.Addr == addr {
+				in = one
+			}
+		}
+		switch {
+		case in == nil || in.State == fleet.Down:
+			a.printf("%s has left\n", addr)
+			return nil
+		case !in.Traffic.Known:
+			a.sayf("%s does not share its statistics, so it is unknown when it is idle\n", addr)
+			return nil
+		case in.Traffic.Inflight == 0 && in.State != fleet.Up && recent(in) == 0:
+			if quiet++; quiet > 1 {
+				a.printf("%s is idle\n", addr)
+				return nil
+			}
+		default:
+			quiet = 0
+		}
+		select {
+		case <-time.After(300 * time.Millisecond):
+		case <-ctx.Done():
+			return faultf(exitCheck, "%s is not idle yet: %d calls in flight", addr, in.Traffic.Inflight)
+		}
+	}
+}
+
+// recent returns the rate of calls in the last full second. Without live data it is that since the
+// last read.
+func recent(in *fleet.Instance) float64 {
+	if n := len(in.Traffic.Points); n > 0 {
+		return in.Traffic.Points[n-1]
+	}
+	return in.Traffic.Rate
+}

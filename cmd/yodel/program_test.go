@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// program returns the command as a process of its own.
+func program(ctx context.Context, folder string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
+	cmd.Env = append(os.Environ(), "YODEL_TEST_AS_PROGRAM=1", "XDG_CONFIG_HOME="+filepath.Dir(folder), "YODEL_CONTEXT=", "YODEL_REGISTRY=")
+	cmd.Dir = filepath.Dir(folder)
+	return cmd
+}
+
+// consoleLine is the line of the banner about the console. Its port and its token differ.
+var consoleLine = regexp.MustCompile(`(Console +)http://.*`)
+
+// TestDevDemo runs yodel dev --demo as a process: within 10 s it shows the registry, the services,
+// traffic and the failing instance. Ctrl-C ends it cleanly, and the instances are withdrawn.
+func TestDevDemo(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), ".yodel")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := program(ctx, folder, "dev", "--demo")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	scanner := bufio.NewScanner(out)
+	var up []string // in the order in which the servers have announced themselves
+	ejected := false
+	for (len(up) < 5 || !ejected) && scanner.Scan() {
+		line := scanner.Text()
+		switch {
+		case strings.Contains(line, "ejected  shop.Pay@"):
+			ejected = true
+		case strings.Contains(line, "  up   ") && !ejected:
+			up = append(up, stable(line, folder)+"\n")
+		case !ejected:
+			text.WriteString(line + "\n")
+		}
+	}
+	slices.Sort(up)
+	link := regexp.MustCompile(`http://[^ ]+/#login=[A-Z0-9]+`).FindString(text.String())
+	golden(t, "dev", consoleLine.ReplaceAllString(stable(text.String(), folder), "${1}LINK")+strings.Join(up, ""))
+	ask, err := http.NewRequestWithContext(ctx, http.MethodGet, link, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask.Header.Set("Accept", "text/html") // as a browser; other programs get a line of text
+	page, err := http.DefaultClient.Do(ask)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page.Body.Close()
+	if !strings.HasPrefix(page.Header.Get("Content-Type"), "text/html") {
+		t.Errorf("the console answers %s, with %q", page.Status, page.Header)
+	}
+	http.DefaultClient.CloseIdleConnections()
+	if took := time.Since(began); !ejected || took > 10*time.Second && !race {
+		t.Errorf("the failing instance was ejected: %t, after %v", ejected, took)
+	}
+	list, err := program(ctx, folder, "ls").Output() // finds the registry in its folder
+	if err != nil || !regexp.MustCompile(`(?m)^shop\.Stock .* 1/1 +\d+\.\d`).Match(list) {
+		t.Errorf("ls: %v\n%s", err, list)
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	for scanner.Scan() { // until the process has ended
+		t.Log(scanner.Text())
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("after Ctrl-C: %v", err)
+	}
+	left, err := filepath.Glob(filepath.Join(folder, "yodel", "*", "127.0.0.1*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("the records %q were not withdrawn, %v", left, err)
+	}
+}
+
+// TestReadCommandsAreQuick wants each read command to take less than 100 ms, as a process, on a
+// fleet on this machine. The best of several runs counts, because the machine does other things
+// too.
+func TestReadCommandsAreQuick(t *testing.T) {
+	if race {
+		t.Skip("the race detector makes it slow")
+	}
+	folder := startShop(t)
+	for _, args := range [][]string{
+		{"ls"},
+		{"ls", "shop.Pay"},
+		{"describe", "shop.Cart/Add"},
+		{"explain", "YDL1103"},
+		{"samples", "shop.Pay"},
+		{"doctor"},
+		{"rule", "ls"},
+		{"call", "shop.Cart/Get", "--explain"},
+		{"top", "-n", "1"},
+		{"help"},
+	} {
+		best := time.Hour
+		for range 10 {
+			began := time.Now()
+			_ = program(t.Context(), folder, args...).Run() // doctor fails, because an instance does
+			best = min(best, time.Since(began))
+			if best < 50*time.Millisecond {
+				break
+			}
+		}
+		t.Logf("yodel %s takes %v", strings.Join(args, " "), best)
+		if best > 100*time.Millisecond {
+			t.Errorf("yodel %s takes %v", strings.Join(args, " "), best)
+		}
+	}
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/yodel-rpc/yodel/inspect"
+	"github.com/yodel-rpc/yodel/inspect/fleet"
+	"github.com/yodel-rpc/yodel/introspect"
+)
+
+func (a *app) samplesCommand() *cobra.Command {
+	var q introspect.SamplesQuery
+	c := a.watchable(command(reads, &cobra.Command{
+		Use:     "samples [SERVICE | SERVICE/METHOD]",
+		Aliases: []string{"rpcz"},
+		Short:   "Show records of slow and failed calls, the newest first",
+		Long: "A record says where the time of a call went, which attempts it made, and why it failed. Servers share their\n" +
+			"records if ServerOptions.Diagnostics is set.",
+		Example: "  yodel samples shop.Pay --failed\n  yodel samples shop.Pay/Charge --slow --limit 3",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			f, t, done, err := a.fleet(c.Context())
+			if err != nil {
+				return err
+			}
+			defer done()
+			return a.again(c.Context(), func() error { return a.samples(c.Context(), f, t, args, q) })
+		},
+		ValidArgsFunction: a.completeMethod,
+	}))
+	c.Flags().BoolVar(&q.Failed, "failed", false, "show only failed calls")
+	c.Flags().BoolVar(&q.Slow, "slow", false, "show only slow calls")
+	c.Flags().BoolVar(&q.Explained, "explained", false, "show only calls whose caller asked for a record")
+	c.Flags().StringVar(&q.Side, "side", "", "show only records of the client or of the server")
+	c.Flags().IntVar(&q.Limit, "limit", 10, "show at most `N` records")
+	return c
+}
+
+// A sample is a record of a call, and the instance that kept it.
+type sample struct {
+	Instance string `json:"instance"`
+
+	introspect.CallReport
+}
+
+func (a *app) samples(ctx context.Context, f *fleet.Fleet, t *target, args []string, q introspect.SamplesQuery) error {
+	services, err := a.samplesOf(ctx, f, t, args, &q)
+	if err != nil {
+		return err
+	}
+	view, err := f.Read(ctx, services...)
+	if err != nil {
+		return t.unreachable(err)
+	}
+	all, refused := a.collect(ctx, f, view, &q, services)
+	for _, why := range refused {
+		a.sayf("%s\n", why)
+	}
+	slices.SortStableFunc(all, func(x, y sample) int { return y.Began.Compare(x.Began) })
+	if q.Limit > 0 {
+		all = all[:min(len(all), q.Limit)]
+	}
+	var b strings.Builder
+	for i := range all {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(&b, "%s\n%s\n", all[i].Instance, all[i].String())
+	}
+	if len(all) == 0 && len(refused) == 0 {
+		a.sayf("No call has a record. Slow and failed calls have one, and calls with Call.Explain.\n")
+	}
+	return a.show(all, text(b.String()), func() []string {
+		var names []string
+		for i := range all {
+			names = append(names, shown(all[i].Method))
+		}
+		return names
+	})
+}
+
+// samplesOf returns the services of the instances to ask, and sets the method of the query.
+func (a *app) samplesOf(ctx context.Context, f *fleet.Fleet, t *target, args []string, q *introspect.SamplesQuery) ([]string, error) {
+	if len(args) == 0 {
+		return nil, nil
+	}
+	service, method, ok := split(args[0])
+	if !ok || a.hasService(ctx, f, args[0]) {
+		service, method = args[0], ""
+	}
+	s, err := a.service(ctx, f, t, service)
+	if err != nil {
+		return nil, err
+	}
+	if method != "" {
+		m, err := findMethod(s, method)
+		if err != nil {
+			return nil, err
+		}
+		q.Method = m.Name
+	}
+	return []string{service}, nil
+}
+
+// collect asks the instances for their records. Refused has the reasons of those that gave none.
+func (a *app) collect(ctx context.Context, f *fleet.Fleet, view *fleet.View, q *introspect.SamplesQuery, services []string) (all []sample, refused []string) {
+	ctx, cancel := context.WithTimeout(ctx, a.o.timeout)
+	defer cancel()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	asked := make(map[string]bool)
+	for _, s := range view.Services {
+		for _, in := range s.Instances {
+			if asked[in.Addr] || in.State == fleet.Down || in.State == fleet.Silent || in.State == fleet.Listed {
+				continue
+			}
+			asked[in.Addr] = true
+			client := f.Client(in.Addr)
+			if client == nil {
+				continue
+			}
+			wg.Go(func() {
+				query := *q
+				if len(services) > 0 {
+					query.Limit = 0 // the records of other services are left out below
+				}
+				samples, err := inspect.Samples.Call(ctx, client, &query)
+				mu.Lock()
+				defer mu.Unlock()
+				if err != nil {
+					refused = append(refused, fmt.Sprintf("%s: %v", in.Addr, err))
+					return
+				}
+				for _, r := range samples.Calls {
+					if len(services) == 0 || slices.Contains(services, fleet.ServiceOf(r.Method)) {
+						all = append(all, sample{in.Addr, r})
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	slices.Sort(refused)
+	return all, refused
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/spf13/cobra"
+
+	"github.com/yodel-rpc/yodel/inspect/fleet"
+)
+
+func (a *app) topCommand() *cobra.Command {
+	count := 0
+	by := "services"
+	c := command(reads, &cobra.Command{
+		Use:   "top [SERVICE]",
+		Short: "Show services, methods or instances live",
+		Long: "Keys: s services, m methods, i instances; w worst first, r rate, e errors, p p99; space pauses, q ends.\n" +
+			"Without a terminal, it prints a table each second until Ctrl-C, or --count tables.",
+		Example: "  yodel top\n  yodel top shop.Pay --by instances",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			f, t, done, err := a.fleet(c.Context())
+			if err != nil {
+				return err
+			}
+			defer done()
+			if !slices.Contains([]string{"services", "methods", "instances"}, by) {
+				return faultf(exitUsage, "--by is services, methods or instances")
+			}
+			m := &topModel{ctx: c.Context(), fleet: f, target: t, services: args, by: by, order: "worst", every: a.o.every}
+			if a.outTTY && a.inTTY && a.o.output == "table" {
+				return m.runOnTerminal(a)
+			}
+			return a.topPlain(c.Context(), m, count)
+		},
+		ValidArgsFunction: a.completeService,
+	})
+	c.Flags().DurationVar(&a.o.every, "every", time.Second, "the interval between two reads")
+	c.Flags().IntVarP(&count, "count", "n", 0, "end after `N` tables, without a terminal")
+	c.Flags().StringVar(&by, "by", by, "rows: services, methods or instances")
+	a.complete(c, "by", []string{"services", "methods", "instances"})
+	return c
+}
+
+// A topRow is a row of top.
+type topRow struct {
+	Name  string      `json:"name"`
+	State fleet.State `json:"state"`
+	Note  string      `json:"note,omitempty"`
+
+	trafficRow
+	Inflight int64 `json:"inflight"`
+}
+
+// topPlain prints tables.
+func (a *app) topPlain(ctx context.Context, m *topModel, count int) error {
+	for i := 0; ; i++ {
+		view, err := m.fleet.Read(ctx, m.services...)
+		if err != nil {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			return m.target.unreachable(err)
+		}
+		rows := m.rows(view)
+		if err := a.show(rows, tableOf(rows), func() []string {
+			var names []string
+			for _, r := range rows {
+				names = append(names, r.Name)
+			}
+			return names
+		}); err != nil {
+			return err
+		}
+		if i+1 == count {
+			return nil
+		}
+		if a.o.output == "table" {
+			a.printf("\n")
+		}
+		select {
+		case <-time.After(m.every):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// tableOf returns the rows as a table.
+func tableOf(rows []topRow) *table {
+	t := newTable("NAME", "STATE", ">CALLS/S", ">NOW", "OK", "P50", "P99", "NOTE")
+	for i := range rows {
+		r := &rows[i]
+		cells := r.cells()
+		t.add(r.Name, string(r.State), cells[0], fmt.Sprint(r.Inflight), cells[1], cells[2], cells[3], r.Note)
+	}
+	return t
+}
+
+// A topModel is the state of top: a model of bubbletea.
+type topModel struct {
+	ctx      context.Context //nolint:containedctx // the methods of a model have no context
+	fleet    *fleet.Fleet
+	target   *target
+	services []string
+	by       string // services, methods or instances
+	order    string // worst, rate, errors or p99
+	every    time.Duration
+
+	view          *fleet.View
+	err           error
+	paused        bool
+	width, height int
+}
+
+// rows returns the rows of a view in the chosen order.
+func (m *topModel) rows(view *fleet.View) []topRow {
+	rows := []topRow{}
+	for _, s := range view.Services {
+		switch m.by {
+		case "methods":
+			for i := range s.Methods {
+				t := &s.Methods[i].Traffic
+				rows = append(rows, topRow{Name: shown(s.Methods[i].Name), State: s.State, trafficRow: rowOf(t), Inflight: t.Inflight})
+			}
+		case "instances":
+			for _, in := range s.Instances {
+				rows = append(rows, topRow{Name: s.Name + "@" + in.Addr, State: in.State, Note: in.Why, trafficRow: rowOf(&in.Traffic), Inflight: in.Traffic.Inflight})
+			}
+		default:
+			rows = append(rows, topRow{Name: s.Name, State: s.State, Note: s.Note, trafficRow: rowOf(&s.Traffic), Inflight: s.Traffic.Inflight})
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b topRow) int {
+		switch m.order {
+		case "rate":
+			return cmp.Compare(b.Rate, a.Rate)
+		case "errors":
+			return cmp.Compare(a.OK, b.OK)
+		case "p99":
+			return cmp.Compare(b.P99, a.P99)
+		}
+		return 0
+	})
+	return rows
+}
+
+// These are the messages of the model.
+type (
+	readMsg struct {
+		view *fleet.View
+		err  error
+	}
+	tickMsg struct{}
+)
+
+func (m *topModel) read() tea.Msg {
+	view, err := m.fleet.Read(m.ctx, m.services...)
+	return readMsg{view, err}
+}
+
+// Init implements tea.Model.
+func (m *topModel) Init() tea.Cmd { return m.read }
+
+// Update implements tea.Model.
+func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	switch msg := msg.(type) {
+	case readMsg:
+		m.view, m.err = msg.view, msg.err
+		return m, tea.Tick(m.every, func(time.Time) tea.Msg { return tickMsg{} })
+	case tickMsg:
+		if m.paused {
+			return m, tea.Tick(m.every, func(time.Time) tea.Msg { return tickMsg{} })
+		}
+		return m, m.read
+	case tea.WindowSizeMsg:
+		m.width, m.height = msg.Width, msg.Height
+	case tea.KeyPressMsg:
+		return m, m.press(msg.String())
+	}
+	return m, nil
+}
+
+// press handles a key.
+func (m *topModel) press(key string) tea.Cmd {
+	switch key {
+	case "q", "esc", "ctrl+c":
+		return tea.Quit
+	case "space", " ":
+		m.paused = !m.paused
+	case "s":
+		m.by = "services"
+	case "m":
+		m.by = "methods"
+	case "i":
+		m.by = "instances"
+	case "w":
+		m.order = "worst"
+	case "r":
+		m.order = "rate"
+	case "e":
+		m.order = "errors"
+	case "p":
+		m.order = "p99"
+	}
+	return nil
+}
+
+// View implements tea.Model.
+func (m *topModel) View() tea.View {
+	v := tea.NewView(m.screen())
+	v.AltScreen = true
+	return v
+}
+
+// screen returns what the terminal shows.
+func (m *topModel) screen() string {
+	state := ""
+	if m.paused {
+		state = "  paused"
+	}
+	lines := []string{fmt.Sprintf("yodel top  %s  %s by %s%s", m.target.name, m.by, m.order, state), "s services  m methods  i instances   w worst  r rate  e errors  p p99   space pause  q quit", ""}
+	switch {
+	case m.err != nil:
+		lines = append(lines, m.err.Error())
+	case m.view == nil:
+		lines = append(lines, "reading …")
+	default:
+		lines = append(lines, strings.Split(strings.TrimRight(tableOf(m.rows(m.view)).String(), "\n"), "\n")...)
+	}
+	if m.height > 0 {
+		lines = lines[:min(len(lines), m.height)]
+	}
+	for i, line := range lines {
+		if runes := []rune(line); m.width > 0 && len(runes) > m.width {
+			lines[i] = string(runes[:m.width])
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// runOnTerminal shows the table until the user ends it.
+func (m *topModel) runOnTerminal(a *app) error {
+	_, err := tea.NewProgram(m, tea.WithContext(m.ctx), tea.WithInput(a.in), tea.WithOutput(a.out)).Run()
+	if errors.Is(err, tea.ErrProgramKilled) && m.ctx.Err() != nil {
+		return context.Cause(m.ctx)
+	}
+	return err
+}
