@@ -23,6 +23,9 @@ import (
 	"github.com/yodel-rpc/yodel/registry/file"
 )
 
+// devFolder is the folder in which the commands find the registry by themselves.
+const devFolder = ".yodel"
+
 // devOptions are the flags of dev.
 type devOptions struct {
 	demo      bool
@@ -51,7 +54,7 @@ func (a *app) devCommand() *cobra.Command {
 	f.BoolVar(&o.memory, "memory", false, "forget everything at the end")
 	f.BoolVar(&o.noConsole, "no-console", false, "do not serve the console")
 	f.IntVar(&o.port, "console-port", 0, fmt.Sprintf("`PORT` of the console (default %d, or the next free one)", consolePort))
-	f.StringVar(&o.folder, "folder", ".yodel", "`PATH` of the registry's folder")
+	f.StringVar(&o.folder, "folder", devFolder, "`PATH` of the registry's folder")
 	return c
 }
 
@@ -135,12 +138,17 @@ func (a *app) banner(o *devOptions, kept, console string) {
 		row("Demo", "3 services, 5 instances, 40 calls/s, one of them fails on purpose")
 	}
 	a.printf("\n")
+	try := "Try"
+	if filepath.Base(o.folder) != devFolder { // the commands do not look there by themselves
+		row(try, "export YODEL_REGISTRY=file:%s", o.folder)
+		try = ""
+	}
 	if o.demo {
-		row("Try", "yodel ls")
+		row(try, "yodel ls")
 		row("", "yodel call shop.Cart/Add '{\"sku\":\"tea\",\"qty\":2}'")
 		row("", "yodel bench shop.Cart/Get")
 	} else {
-		row("Try", "yodel ls        after starting a server with Registrars: file.New(%q, nil)", o.folder)
+		row(try, "yodel ls        after starting a server with Registrars: file.New(%q, nil)", o.folder)
 	}
 	row("Stop", "Ctrl-C")
 	a.printf("\n")

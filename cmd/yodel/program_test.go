@@ -96,6 +96,43 @@ func TestDevDemo(t *testing.T) {
 	}
 }
 
+// TestDevSaysHowToFindItsRegistry: a registry outside of the working directory needs a variable,
+// with which other commands then find it.
+func TestDevSaysHowToFindItsRegistry(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), ".yodel")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := program(ctx, folder, "dev", "--memory", "--no-console")
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	variable := ""
+	scanner := bufio.NewScanner(out)
+	for scanner.Scan() && !strings.Contains(scanner.Text(), "Ctrl-C") {
+		if _, after, ok := strings.Cut(scanner.Text(), "export "); ok {
+			variable = after
+		}
+	}
+	list := program(ctx, folder, "ls")
+	list.Env = append(list.Env, variable)
+	if text, err := list.CombinedOutput(); err != nil || variable == "" {
+		t.Errorf("with %q, ls prints %s, %v", variable, text, err)
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	for scanner.Scan() { // until the process has ended
+		t.Log(scanner.Text())
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("after Ctrl-C: %v", err)
+	}
+}
+
 // TestReadCommandsAreQuick wants each read command to take less than 100 ms, as a process, on a
 // fleet on this machine. The best of several runs counts, because the machine does other things
 // too.

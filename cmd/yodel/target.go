@@ -108,7 +108,7 @@ func developerFolder() (string, bool) {
 		return "", false
 	}
 	for {
-		folder := filepath.Join(dir, ".yodel")
+		folder := filepath.Join(dir, devFolder)
 		if info, err := os.Stat(filepath.Join(folder, "yodel")); err == nil && info.IsDir() {
 			return folder, true
 		}
