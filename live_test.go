@@ -102,12 +102,16 @@ func TestLiveDataIsSummedUp(t *testing.T) {
 				must(t, err)
 			}
 		}
+		wait := func(d time.Duration) {
+			<-time.After(d)
+			synctest.Wait() // the step of this instant has begun
+		}
 		call(5)
-		<-time.After(90 * time.Minute)
+		wait(90 * time.Minute)
 		call(7)
-		<-time.After(time.Minute)
+		wait(time.Minute)
 		call(11)
-		<-time.After(time.Second)
+		wait(time.Second)
 		call(13)
 		synctest.Wait() // the last call has ended on the server too
 		for _, want := range []struct {

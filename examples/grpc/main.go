@@ -120,7 +120,9 @@ func mark(next yodel.Handler) yodel.Handler {
 		if call.Trailer == nil {
 			call.Trailer = make(yodel.Metadata)
 		}
-		client, _, _ := strings.Cut(call.Peer().Agent, "/") // yodel speaks gRPC, yodel-go yodel's own protocol
+		// The last product of the agent is the library: yodel over gRPC, yodel-go in yodel's own protocol.
+		agent := call.Peer().Agent
+		client, _, _ := strings.Cut(agent[strings.LastIndex(agent, " ")+1:], "/")
 		call.Trailer["served-by"] = "yodel, for " + client
 		return err
 	}
