@@ -120,7 +120,7 @@ func mark(next yodel.Handler) yodel.Handler {
 		if call.Trailer == nil {
 			call.Trailer = make(yodel.Metadata)
 		}
-		// The last product of the agent is the library: yodel over gRPC, yodel-go in yodel's own protocol.
+		// The agent ends with the library: yodel over gRPC, yodel-go in its own protocol.
 		agent := call.Peer().Agent
 		client, _, _ := strings.Cut(agent[strings.LastIndex(agent, " ")+1:], "/")
 		call.Trailer["served-by"] = "yodel, for " + client
