@@ -8,19 +8,13 @@ import (
 	"time"
 )
 
-// Memory that decoding a message may take: a fixed part, and a part for each byte of the message.
-const (
-	firstRoom   = 256 << 10
-	roomPerByte = 64
-)
-
 // Decode decodes a stream of one value into v, which is a pointer.
 func (ts *Types) Decode(b []byte, v any) error {
 	target := reflect.ValueOf(v)
 	if target.Kind() != reflect.Pointer || target.IsNil() {
 		return fmt.Errorf("hessian: cannot decode into %T, or it is nil", v)
 	}
-	d := decoder{Reader: NewReader(b), types: ts, room: firstRoom + roomPerByte*len(b)}
+	d := decoder{Reader: NewReader(b), types: ts}
 	d.into(target.Elem(), 0)
 	if d.err == nil && d.at != len(b) {
 		d.failf("%d bytes follow the value", len(b)-d.at)
@@ -28,9 +22,11 @@ func (ts *Types) Decode(b []byte, v any) error {
 	return d.err
 }
 
-// Any decodes the next value of the stream as a value of any type: see package codec/hessian2.
+// Any decodes the next value of the stream as a value of any type: see package codec/hessian2. The
+// room for it depends on how many bytes of the stream are left.
 func (r *Reader) Any() (v any, err error) {
-	d := decoder{Reader: r, types: new(Types), room: firstRoom + roomPerByte*len(r.bytes)}
+	r.room = min(r.room, roomOf(len(r.bytes)-r.at))
+	d := decoder{Reader: r, types: new(Types)}
 	d.into(reflect.ValueOf(&v).Elem(), 0)
 	return v, r.err
 }
@@ -39,16 +35,7 @@ func (r *Reader) Any() (v any, err error) {
 type decoder struct {
 	*Reader
 	types  *Types
-	room   int                   // the memory that may still be allocated
 	shared map[int]reflect.Value // the pointers to objects, and the maps, by their numbers
-}
-
-// spend counts memory that is about to be allocated. It reports false if there is none left.
-func (d *decoder) spend(n int) bool {
-	if d.room -= n; d.room < 0 {
-		d.set(errRoom)
-	}
-	return d.err == nil
 }
 
 // into decodes the next value into v. It reports false at the end of a list or a map.
@@ -104,9 +91,6 @@ func (d *decoder) share(n int, v reflect.Value) {
 func (d *decoder) ref(n int, v reflect.Value, depth int) {
 	if known, ok := d.shared[n]; ok && known.Type().AssignableTo(v.Type()) {
 		v.Set(known)
-		return
-	}
-	if !d.spend(64) { // bounds how often a value is decoded
 		return
 	}
 	at := d.at

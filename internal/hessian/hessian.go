@@ -57,7 +57,7 @@ var (
 	errDepth  = fmt.Errorf("hessian: more than %d values are inside one another", maxDepth)
 	errText   = errors.New("hessian: a string is not UTF-8")
 	errBeyond = errors.New("hessian: the values are larger than the limit once each has its own copy of what they share")
-	errRoom   = errors.New("hessian: the message would take much more memory than it has bytes")
+	errRoom   = errors.New("hessian: the message would take much more memory or work than it has bytes")
 )
 
 // A kind is the kind of a value.

@@ -15,6 +15,7 @@ type Reader struct {
 	bytes []byte
 	at    int
 	seen  int // all before it was read once: the tables have what is defined there
+	room  int // the memory that may still be allocated, less what reading bytes again costs
 	err   error
 
 	classes []class
@@ -29,7 +30,22 @@ type class struct {
 }
 
 // NewReader returns a Reader for a stream. It does not change b.
-func NewReader(b []byte) *Reader { return &Reader{bytes: b} }
+func NewReader(b []byte) *Reader { return &Reader{bytes: b, room: roomOf(len(b))} }
+
+// roomOf returns how much memory reading a message of n bytes may take.
+func roomOf(n int) int { return 256<<10 + 64*n }
+
+// againCost is what reading a byte again costs of the room, because a message may refer to a value
+// many times.
+const againCost = 8
+
+// spend takes n bytes of the room. It reports false if there is no room left.
+func (r *Reader) spend(n int) bool {
+	if r.room -= n; r.room < 0 {
+		r.set(errRoom)
+	}
+	return r.err == nil
+}
 
 // At returns the offset of the next value.
 func (r *Reader) At() int { return r.at }
@@ -160,7 +176,11 @@ func (r *Reader) signed(n int) int64 {
 // next reads the next token. It reads over definitions of classes. After an error, the token is a
 // null.
 func (r *Reader) next() (t token) {
+	from := r.at
 	defer func() {
+		if from < r.seen {
+			r.spend(againCost * (r.at - from))
+		}
 		if r.seen = max(r.seen, r.at); r.err != nil {
 			t = token{}
 		}
