@@ -166,16 +166,19 @@ func (d *decoder) list(t *token, v reflect.Value, depth int) {
 		return
 	}
 	size := max(int(v.Type().Elem().Size()), 1)
-	all := v
+	all, first := v, int(min(max(t.length, 0), 1024))
 	if v.Kind() == reflect.Slice {
-		all = reflect.MakeSlice(v.Type(), 0, int(min(max(t.length, 0), 1024, int64(d.room/size))))
+		if !d.spend(first * size) {
+			return
+		}
+		all = reflect.MakeSlice(v.Type(), 0, first)
 	} else {
 		v.SetZero()
 	}
 	zero := reflect.Zero(v.Type().Elem())
 	for i := 0; t.length < 0 || int64(i) < t.length; i++ {
 		if v.Kind() == reflect.Slice {
-			if !d.spend(2 * size) { // a slice that grows has up to twice its length
+			if i >= first && !d.spend(2*size) { // a slice that grows has up to twice its length
 				return
 			}
 			all = reflect.Append(all, zero)
@@ -213,19 +216,18 @@ func (d *decoder) fields(t *token, v reflect.Value, depth int) {
 		if d.set(s.err); v.CanAddr() {
 			d.share(t.object, v.Addr())
 		}
-		d.pairs(t, depth, func(name string) {
+		d.pairs(t, depth, func(name string) bool {
 			if i := s.field(name); i >= 0 {
-				d.into(v.FieldByIndex(s.fields[i].index), depth+1)
-			} else {
-				d.skip(depth + 1)
+				return d.into(v.FieldByIndex(s.fields[i].index), depth+1)
 			}
+			return d.skip(depth + 1)
 		})
 	case v.Kind() == reflect.Map && v.Type().Key().Kind() == reflect.String:
 		v.Set(reflect.MakeMap(v.Type()))
 		d.share(t.object, v)
 		d.class(t, v)
-		d.pairs(t, depth, func(name string) {
-			d.entry(v, reflect.ValueOf(name).Convert(v.Type().Key()), depth)
+		d.pairs(t, depth, func(name string) bool {
+			return d.entry(v, reflect.ValueOf(name).Convert(v.Type().Key()), depth)
 		})
 	case v.Kind() == reflect.Map && t.kind == isMap:
 		v.Set(reflect.MakeMap(v.Type()))
@@ -235,28 +237,33 @@ func (d *decoder) fields(t *token, v reflect.Value, depth int) {
 			if !d.into(key, depth+1) || d.err != nil {
 				return
 			}
-			d.entry(v, key, depth)
+			if !d.entry(v, key, depth) {
+				d.endOf(*t, 1)
+			}
 		}
 	default:
 		d.mismatch(t, v.Type())
 	}
 }
 
-// entry decodes a value of a map.
-func (d *decoder) entry(m, key reflect.Value, depth int) {
+// entry decodes a value of a map. It reports false at an end.
+func (d *decoder) entry(m, key reflect.Value, depth int) bool {
 	if !d.spend(2 * int(m.Type().Key().Size()+m.Type().Elem().Size()+16)) {
-		return
+		return true
 	}
 	if !key.Comparable() {
-		d.failf("the key of a map is a %v, which Go cannot compare", key.Elem().Type())
-		return
+		if key.Kind() == reflect.Interface {
+			key = key.Elem()
+		}
+		d.failf("the key of a map is a %v, which Go cannot compare", key.Type())
+		return true
 	}
 	value := reflect.New(m.Type().Elem()).Elem()
-	if !d.into(value, depth+1) {
-		d.failf("a map ends after a key")
-		return
+	more := d.into(value, depth+1)
+	if more {
+		m.SetMapIndex(key, value)
 	}
-	m.SetMapIndex(key, value)
+	return more
 }
 
 // ClassKey is the key of the name of the class, in an object that was decoded as a map.
@@ -271,11 +278,14 @@ func (d *decoder) class(t *token, m reflect.Value) {
 }
 
 // pairs calls f for each field of an object, or each key of a map, which must be a string. F reads
-// the value.
-func (d *decoder) pairs(t *token, depth int, f func(name string)) {
+// the value, and reports false at an end.
+func (d *decoder) pairs(t *token, depth int, f func(name string) bool) {
 	if t.kind == isObject {
-		for _, name := range d.classes[t.class].fields {
-			if f(name); d.err != nil {
+		for i, name := range d.classes[t.class].fields {
+			if !f(name) {
+				d.endOf(*t, int64(i))
+			}
+			if d.err != nil {
 				return
 			}
 		}
@@ -286,17 +296,20 @@ func (d *decoder) pairs(t *token, depth int, f func(name string)) {
 		if !d.into(reflect.ValueOf(&name).Elem(), depth+1) || d.err != nil {
 			return
 		}
-		f(name)
+		if !f(name) {
+			d.endOf(*t, 1)
+		}
 	}
 }
 
 // only decodes an object that has one value, such as an enum, a BigDecimal or a Timestamp.
 func (d *decoder) only(t *token, v reflect.Value, depth int) {
 	for i, name := range d.classes[t.class].fields {
-		if i == 0 && (name == "name" || name == "value") {
-			d.into(v, depth+1)
-		} else {
+		switch {
+		case i > 0 || name != "name" && name != "value":
 			d.mismatch(t, v.Type())
+		case !d.into(v, depth+1):
+			d.endOf(*t, 0)
 		}
 		if d.err != nil {
 			return
@@ -345,7 +358,9 @@ func (d *decoder) anyMap(t *token, v reflect.Value, depth int) {
 			break
 		}
 		if name, ok := key.(string); ok && mixed == nil {
-			d.entry(reflect.ValueOf(named), reflect.ValueOf(name), depth)
+			if !d.entry(reflect.ValueOf(named), reflect.ValueOf(name), depth) {
+				d.endOf(*t, 1)
+			}
 			continue
 		}
 		if mixed == nil {
@@ -360,7 +375,7 @@ func (d *decoder) anyMap(t *token, v reflect.Value, depth int) {
 			break
 		}
 		if !d.into(reflect.ValueOf(&value).Elem(), depth+1) {
-			d.failf("a map ends after a key")
+			d.endOf(*t, 1)
 		}
 		mixed[key] = value
 	}
