@@ -261,13 +261,21 @@ func TestReadOnly(t *testing.T) {
 
 // A client answers the heartbeats of a provider, and sends its own.
 func TestHeartbeatsOfWire(t *testing.T) {
+	for _, number := range []uint64{0, 77} {
+		testHeartbeats(t, number)
+	}
+}
+
+// testHeartbeats tests the heartbeats with a provider whose own one has this number.
+func testHeartbeats(t *testing.T, number uint64) {
+	t.Helper()
 	beats := make(chan head, 100)
 	addr := answering(t, func(h head) []byte {
 		if h.is(event) {
 			beats <- h
 			return nil
 		}
-		beat := head{flags: request | twoWay | event | hessian2, number: 77}
+		beat := head{flags: request | twoWay | event | hessian2, number: number}
 		reply := head{flags: hessian2, status: statusOK, number: h.number}
 		return append(reply.append(append(beat.append(nil, 1), 'N'), 1), 0x92)
 	})
@@ -275,7 +283,7 @@ func TestHeartbeatsOfWire(t *testing.T) {
 	if err := c.Call(t.Context(), "com.acme.Arith.move", &Point{}, new(Point)); err != nil {
 		t.Fatal(err)
 	}
-	if h := <-beats; h.is(request) || h.number != 77 || h.status != statusOK {
+	if h := <-beats; h.is(request) || h.number != number || h.status != statusOK {
 		t.Errorf("got %+v, want the answer to the heartbeat", h)
 	}
 	if h := <-beats; !h.is(request) || !h.is(twoWay) {
