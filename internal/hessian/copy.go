@@ -88,6 +88,9 @@ func (c *copying) begin(t token) {
 	if c.objects == nil {
 		c.objects = make(map[int]int)
 	}
+	if !c.spend(sharedSize) {
+		return
+	}
 	c.objects[t.object] = c.to.objects
 	c.to.objects++
 	b := c.to.b

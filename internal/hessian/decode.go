@@ -79,8 +79,23 @@ func (d *decoder) token(t *token, v reflect.Value, depth int) {
 	}
 }
 
-// share keeps a map or a pointer for references to it.
+// The memory for an entry in a table of shared values, for a map without entries, and for an entry
+// of a map of any.
+const (
+	sharedSize = 40
+	mapSize    = 40
+	entrySize  = 2 * (16 + 16 + 16)
+)
+
+// share keeps a pointer or a new map for references to it.
 func (d *decoder) share(n int, v reflect.Value) {
+	size := sharedSize
+	if v.Kind() == reflect.Map {
+		size += mapSize
+	}
+	if _, known := d.shared[n]; !known && !d.spend(size) {
+		return
+	}
 	if d.shared == nil {
 		d.shared = make(map[int]reflect.Value)
 	}
@@ -354,7 +369,7 @@ func (d *decoder) anyMap(t *token, v reflect.Value, depth int) {
 	d.share(t.object, reflect.ValueOf(named))
 	for d.err == nil {
 		var key, value any
-		if !d.into(reflect.ValueOf(&key).Elem(), depth+1) || d.err != nil || !d.spend(2*(16+16+16)) {
+		if !d.into(reflect.ValueOf(&key).Elem(), depth+1) || d.err != nil {
 			break
 		}
 		if name, ok := key.(string); ok && mixed == nil {
@@ -362,6 +377,9 @@ func (d *decoder) anyMap(t *token, v reflect.Value, depth int) {
 				d.endOf(*t, 1)
 			}
 			continue
+		}
+		if !d.spend(entrySize) || mixed == nil && !d.spend(entrySize*len(named)) {
+			break
 		}
 		if mixed == nil {
 			mixed = make(map[any]any, len(named)+1)

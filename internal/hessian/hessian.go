@@ -51,6 +51,9 @@ const (
 // maxDepth is how many lists, maps and objects may be inside one another.
 const maxDepth = 256
 
+// ErrMemory is the error of a Reader whose Reserve has returned false.
+var ErrMemory = errors.New("hessian: there is no memory left for the values of the message")
+
 // Errors of messages.
 var (
 	errCut    = errors.New("hessian: the message is cut off")

@@ -213,14 +213,15 @@ func TestAnswers(t *testing.T) {
 		"no kind":               {reply(2, statusOK, "\x96"), yodel.Internal, "the kind 6"},
 		"cut":                   {reply(2, statusOK, "\x91"), yodel.Internal, "cut off"},
 		"no attachments":        {reply(2, statusOK, "\x95"), yodel.Internal, "cut off"},
+		"large attachments":     {reply(2, statusOK, "\x95"+string(hessian.AppendPairs(nil, [2]string{"x", strings.Repeat("x", 40_000)}))), yodel.ResourceExhausted, "YDL2203"},
 		"another serialization": {reply(23, statusOK, "\x92"), yodel.Unavailable, "serialization 23"},
-		"too large":             {reply(2, statusOK, "\x91"+string(hessian.AppendText(nil, strings.Repeat("x", 20_000)))), yodel.ResourceExhausted, "YDL2202"},
+		"too large":             {reply(2, statusOK, "\x91"+string(hessian.AppendText(nil, strings.Repeat("x", 60_000)))), yodel.ResourceExhausted, "YDL2202"},
 		"a request":             {reply(0x82, 0, "\x92"), yodel.Unavailable, "sent a request"},
 		"a large event":         {reply(0xa2, 0, strings.Repeat("x", 5000)), yodel.Unavailable, "event is too large"},
 		"garbage":               {func(head) []byte { return []byte("HTTP/1.1 400 Bad Request\r\n\r\n") }, yodel.Unavailable, "0xdabb"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := calling(t, answering(t, test.answer), nil, yodel.ClientOptions{Limits: yodel.Limits{MaxMessage: 10_000}})
+			c := calling(t, answering(t, test.answer), nil, yodel.ClientOptions{Limits: yodel.Limits{MaxMessage: 50_000}})
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
 			err := c.Do(ctx, &yodel.Call{Method: "com.acme.Arith.move", Args: &Point{}, Reply: new(Point)})
