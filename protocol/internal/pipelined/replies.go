@@ -52,10 +52,7 @@ func (r *Replies) Queue(parts ...[]byte) (flush bool) {
 	defer r.mu.Unlock()
 	counted := r.session.Reserve(size)
 	for r.writing && r.err == nil && (!counted || len(r.queue)+size > r.most && len(r.queue) > 0) {
-		if r.written == nil {
-			r.written = sync.NewCond(&r.mu)
-		}
-		r.written.Wait()
+		r.awaitLocked()
 		counted = counted || r.session.Reserve(size)
 	}
 	if counted {
@@ -83,6 +80,24 @@ func (r *Replies) Flush() {
 	for len(r.queue) > 0 && r.err == nil {
 		r.writeLocked()
 	}
+}
+
+// Drain waits until the queue is written, or the connection has failed. A protocol calls it before
+// it ends a connection, so that the client gets the reply that says why.
+func (r *Replies) Drain() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.writing {
+		r.awaitLocked()
+	}
+}
+
+// awaitLocked waits until a write has ended.
+func (r *Replies) awaitLocked() {
+	if r.written == nil {
+		r.written = sync.NewCond(&r.mu)
+	}
+	r.written.Wait()
 }
 
 // writeLocked writes the queue as it is now. It unlocks mu meanwhile.

@@ -4,6 +4,7 @@ package pipelined_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -21,62 +22,18 @@ func (protocol) Name() string                                      { return "tes
 func (protocol) Match([]byte) (ok, more bool)                      { return true, false }
 func (p protocol) Serve(_ context.Context, s *yodel.Session) error { return p.serve(s) }
 
-// A brokenListener accepts connections whose Write calls write.
-type brokenListener struct {
-	net.Listener
-	write func()
-}
-
-func (l brokenListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	return brokenConn{c, l.write}, err
-}
-
-type brokenConn struct {
-	net.Conn
-	write func()
-}
-
-func (c brokenConn) Write([]byte) (int, error) {
-	c.write()
-	return 0, nil
-}
-
-// A panic in the Write of a connection ends the connection. A reply that waits for that write, and
-// a later one, do not wait for ever.
-func TestPanicInWrite(t *testing.T) {
-	began, release := make(chan struct{}), make(chan struct{})
-	panicked, queued := make(chan any, 1), make(chan bool, 2)
-	s := yodel.NewServer(&yodel.ServerOptions{
-		Logger: slog.New(slog.DiscardHandler), Limits: yodel.Limits{MaxUnsent: 10},
-		Protocols: []yodel.Protocol{protocol{func(s *yodel.Session) error {
-			replies := pipelined.NewReplies(s)
-			s.Go(func() {
-				defer func() { panicked <- recover() }()
-				replies.Send([]byte("the first reply"))
-			})
-			<-began
-			replies.Queue([]byte("behind the first one")) // the queue is now longer than MaxUnsent
-			s.Go(func() { queued <- replies.Queue([]byte("waits")) })
-			close(release)
-			_, err := s.Reader.WriteTo(io.Discard) // until the connection is closed
-			queued <- replies.Queue([]byte("late"))
-			return err
-		}}},
-	})
+// serve serves one connection with a protocol, and returns what the client receives.
+func serve(t *testing.T, o yodel.ServerOptions, serve func(*yodel.Session) error, write func(c net.Conn, b []byte) (int, error)) []byte {
+	t.Helper()
+	o.Logger, o.Protocols = slog.New(slog.DiscardHandler), []yodel.Protocol{protocol{serve}}
+	s := yodel.NewServer(&o)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() {
-		ended <- s.Serve(ctx, brokenListener{l, func() {
-			close(began)
-			<-release
-			panic("oh no")
-		}})
-	}()
+	go func() { ended <- s.Serve(ctx, writtenListener{l, write}) }()
 	defer func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -92,10 +49,56 @@ func TestPanicInWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
-	if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
-		t.Errorf("got %d bytes", n)
-	} else if e, ok := err.(net.Error); ok && e.Timeout() {
+	got, err := io.ReadAll(c)
+	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
 		t.Error("the connection does not end")
+	}
+	return got
+}
+
+// A writtenListener accepts connections that are written by write.
+type writtenListener struct {
+	net.Listener
+	write func(c net.Conn, b []byte) (int, error)
+}
+
+func (l writtenListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return writtenConn{c, l.write}, err
+}
+
+type writtenConn struct {
+	net.Conn
+	write func(c net.Conn, b []byte) (int, error)
+}
+
+func (c writtenConn) Write(b []byte) (int, error) { return c.write(c.Conn, b) }
+
+// A panic in the Write of a connection ends the connection. A reply that waits for that write, and
+// a later one, do not wait for ever.
+func TestPanicInWrite(t *testing.T) {
+	began, release := make(chan struct{}), make(chan struct{})
+	panicked, queued := make(chan any, 1), make(chan bool, 2)
+	got := serve(t, yodel.ServerOptions{Limits: yodel.Limits{MaxUnsent: 10}}, func(s *yodel.Session) error {
+		replies := pipelined.NewReplies(s)
+		s.Go(func() {
+			defer func() { panicked <- recover() }()
+			replies.Send([]byte("the first reply"))
+		})
+		<-began
+		replies.Queue([]byte("behind the first one")) // the queue is now longer than MaxUnsent
+		s.Go(func() { queued <- replies.Queue([]byte("waits")) })
+		close(release)
+		_, err := s.Reader.WriteTo(io.Discard) // until the connection is closed
+		queued <- replies.Queue([]byte("late"))
+		return err
+	}, func(net.Conn, []byte) (int, error) {
+		close(began)
+		<-release
+		panic("oh no")
+	})
+	if len(got) > 0 {
+		t.Errorf("got %q", got)
 	}
 	if p := <-panicked; p != "oh no" {
 		t.Errorf("got the panic %v", p)
@@ -104,5 +107,26 @@ func TestPanicInWrite(t *testing.T) {
 		if <-queued {
 			t.Error("a reply was queued after the connection had failed")
 		}
+	}
+}
+
+// A protocol that ends a connection after Drain has sent all replies that it has queued.
+func TestDrain(t *testing.T) {
+	began, release := make(chan struct{}, 10), make(chan struct{})
+	got := serve(t, yodel.ServerOptions{}, func(s *yodel.Session) error {
+		replies := pipelined.NewReplies(s)
+		s.Go(func() { replies.Send([]byte("first, ")) })
+		<-began
+		replies.Send([]byte("second")) // the goroutine that writes the first reply writes it
+		s.Go(func() { close(release) })
+		replies.Drain()
+		return nil
+	}, func(c net.Conn, b []byte) (int, error) {
+		began <- struct{}{}
+		<-release
+		return c.Write(b)
+	})
+	if string(got) != "first, second" {
+		t.Errorf("got %q", got)
 	}
 }
