@@ -70,8 +70,8 @@ var protocols = []attacks.Attack{
 		Held: 32 * mib,
 	},
 	{
-		// Calls with a reply of 1 MiB, 250 on each of 4 connections in each protocol but net/rpc. The attacker
-		// reads none of them.
+		// Calls with a reply of 1 MiB, 250 on each of 4 connections in each protocol but net/rpc.
+		// The attacker reads none of them.
 		Name: "noread in other protocols", Victim: polyglot,
 		Do: func(a *attacks.Attacker) {
 			for range 4 {
@@ -146,7 +146,8 @@ var protocols = []attacks.Attack{
 		NoLatency: "to decompress up to the limit is work",
 	},
 	{
-		// Requests of Dubbo of 3 MiB whose values take much more memory or work when they are decoded.
+		// Requests of Dubbo of 3 MiB whose values take much more memory or work when they are
+		// decoded.
 		Name: "bombs in Dubbo", Victim: polyglot,
 		Do: func(a *attacks.Attacker) {
 			all := dubboBombs()

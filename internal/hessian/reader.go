@@ -12,9 +12,9 @@ import (
 
 // A Reader reads the values of a stream. After an error, all of its methods return that error.
 type Reader struct {
-	// Reserve, if not nil, counts n bytes of memory before the Reader allocates them for its tables,
-	// for Any and for the tables of Copy. The caller ends the reservations when it drops the Reader
-	// and the values. If Reserve returns false, the reading ends with ErrMemory.
+	// Reserve, if not nil, counts n bytes of memory before the Reader allocates them for its
+	// tables, for Any and for the tables of Copy. The caller ends the reservations when it drops
+	// the Reader and the values. If Reserve returns false, the reading ends with ErrMemory.
 	Reserve func(n int) bool
 
 	bytes    []byte

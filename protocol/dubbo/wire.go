@@ -137,8 +137,8 @@ var (
 	errOverfull = errors.New("too many requests wait to be sent")
 )
 
-// sendEvent sends an event. A request gets a new number in place of number. It does not wait: if too
-// many requests wait to be sent, it sends nothing.
+// sendEvent sends an event. A request gets a new number in place of number. It does not wait: if
+// too many requests wait to be sent, it sends nothing.
 func (l *link) sendEvent(flags byte, number uint64, body []byte) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(errOverfull)

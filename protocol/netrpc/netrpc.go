@@ -154,8 +154,8 @@ func (c *conn) next() error {
 }
 
 // skip discards a value that was refused because of e. To discard one with interfaces, the server
-// has to read it, because the definitions of types in it may be needed later. If it is too large for
-// that, skip returns an error, which ends the connection.
+// has to read it, because the definitions of types in it may be needed later. If it is too large
+// for that, skip returns an error, which ends the connection.
 func (c *conn) skip(v value, e *yodel.Error) error {
 	if v.open {
 		if v.cost() > c.limits.MaxMessage || !c.session.Reserve(v.size) {
