@@ -35,7 +35,8 @@ import (
 //	}
 //
 // Reader, Next and a waiting Served.Admit are for one goroutine at a time. All other methods may be
-// called concurrently until Serve and the functions that were passed to Go have returned.
+// called concurrently until Serve and the functions that were passed to Go have returned. So may a
+// waiting Admit after AsConn was called, because it does not read ahead then.
 type Session struct {
 	// Conn is the connection. A Protocol writes with Write and reads from Reader.
 	Conn net.Conn

@@ -208,7 +208,17 @@ func TestMismatches(t *testing.T) {
 		"1 bytes follow":                          {"90 90", new(int)},
 		"the end of a list":                       {"5a", new(any)},
 		"cannot compare":                          {"48 78 90 5a", new(any)},
+		"the key of a map is a struct":            {"48 48 0161 78 5a 90 5a", new(map[struct{ A any }]int)},
+		"the key of a map is a []interface":       {"48 78 90 5a", new(map[any]int)},
 		"ends after a key":                        {"48 0161 5a", new(any)},
+		"a map ends after":                        {"48 90 5a", new(any)},
+		"map ends after a":                        {"48 90 5a", new(map[int]int)},
+		"map ends":                                {"48 0161 5a", new(Plain)},
+		"a map ends":                              {"48 0161 5a", new(map[string]int)},
+		"ends after 0 of 1 values":                {"43 01 41 91 01 61 60 5a", new(Plain)},
+		"after 0 of 1 values":                     {"43 01 41 91 01 66 60 5a", new(Plain)},
+		"0 of 1 values":                           {"43 01 41 91 01 66 60 5a", new(any)},
+		"it ends after 0 of 1":                    {"43 01 41 91 04 6e616d65 60 5a", new(string)},
 		"cut off":                                 {"05 61", new(string)},
 		"not UTF-8":                               {"01 ff", new(string)},
 		"there is no class number 0":              {"60", new(any)},
@@ -249,6 +259,7 @@ func TestHostileMessages(t *testing.T) {
 		"nested":       {nested, new(any), "inside one another"},
 		"skipped":      {append([]byte{0x48, 1, 'x'}, nested...), new(Plain), "inside one another"},
 		"laughs":       {laughs, new(any), "much more memory"},
+		"long lists":   {append(bytes.Repeat(unhex(t, "58 d40400"), 255), bytes.Repeat([]byte{'N'}, 1100)...), new(any), "much more memory"}, // lists of 1024, inside one another
 		"large values": {append(large, 0x5a), new([][4096]byte), "much more memory"},
 	} {
 		if err := hessian2.Codec.Decode(test.b, test.to); err == nil || !strings.Contains(err.Error(), test.says) {

@@ -10,11 +10,13 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
+	"github.com/yodel-rpc/yodel/codec/hessian2"
 	thriftcodec "github.com/yodel-rpc/yodel/codec/thrift"
 	"github.com/yodel-rpc/yodel/compress/flate"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/conformance/attacks"
 	"github.com/yodel-rpc/yodel/middleware/auth"
+	"github.com/yodel-rpc/yodel/protocol/dubbo"
 	"github.com/yodel-rpc/yodel/protocol/http"
 	"github.com/yodel-rpc/yodel/protocol/jsonrpc"
 	"github.com/yodel-rpc/yodel/protocol/netrpc"
@@ -58,10 +60,11 @@ func manyProtocols(limits yodel.Limits) attacks.Victim {
 	return attacks.Victim{Options: yodel.ServerOptions{
 		MaxMemory:   256 << 20,
 		Limits:      limits,
-		Codecs:      []yodel.Codec{gob.Codec, thriftcodec.Codec},
+		Codecs:      []yodel.Codec{gob.Codec, hessian2.Codec, thriftcodec.Codec},
 		Compressors: []yodel.Compressor{gzip.Compressor},
 		Protocols: []yodel.Protocol{
 			http.New(&http.Options{JSONRPC: "/rpc"}), rpcx.Protocol, netrpc.Protocol, jsonrpc.Protocol, thrift.New(&thrift.Options{Service: "T"}),
+			dubbo.Protocol,
 		},
 	}}
 }

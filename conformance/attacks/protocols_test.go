@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/conformance/attacks"
+	"github.com/yodel-rpc/yodel/internal/hessian"
 )
 
 // protocols is the attacks in other protocols than yodel's own. The good client speaks yodel.
@@ -69,8 +70,8 @@ var protocols = []attacks.Attack{
 		Held: 32 * mib,
 	},
 	{
-		// Calls with a reply of 1 MiB, 250 on each of 4 connections in 3 protocols. The attacker
-		// reads none of them.
+		// Calls with a reply of 1 MiB, 250 on each of 4 connections in each protocol but net/rpc.
+		// The attacker reads none of them.
 		Name: "noread in other protocols", Victim: polyglot,
 		Do: func(a *attacks.Attacker) {
 			for range 4 {
@@ -143,6 +144,23 @@ var protocols = []attacks.Attack{
 		Held:      288 * mib, // the budget of the victim
 		Peak:      512 * mib,
 		NoLatency: "to decompress up to the limit is work",
+	},
+	{
+		// Requests of Dubbo of 3 MiB whose values take much more memory or work when they are
+		// decoded.
+		Name: "bombs in Dubbo", Victim: polyglot,
+		Do: func(a *attacks.Attacker) {
+			all := dubboBombs()
+			attacks.Spread(8*len(all), 700*time.Millisecond, func(i int) {
+				c := a.Dial()
+				c.Raw(all[i%len(all)])
+				c.Flush()
+				c.Discard()
+			})
+		},
+		Held:      288 * mib, // the budget of the victim
+		Peak:      512 * mib,
+		NoLatency: "to read 150 MiB of requests is work",
 	},
 	{
 		Name: "depth bombs in other protocols", Victim: polyglot,
@@ -227,6 +245,7 @@ func speakers() []speaker {
 		{"rpcx", rpcxFrame("T", "Echo", "", "hi", -1), rpcxFrame("T", "Big", "", "", -1)},
 		{"Thrift", thriftFrame("Echo", "hi", -1), thriftFrame("Big", "", -1)},
 		{"JSON-RPC", []byte(`{"jsonrpc":"2.0","id":1,"method":"T.Echo","params":["aGk="]}`), []byte(`{"jsonrpc":"2.0","id":1,"method":"T.Big","params":[""]}`)},
+		{"Dubbo", dubboFrame("Echo", binaryType, "\x22hiHZ", -1), dubboFrame("Big", binaryType, "\x20HZ", -1)},
 		{"net/rpc", []byte("\x2e\x7f\x03\x01\x01\x07Request"), nil},
 	}
 }
@@ -247,6 +266,7 @@ func unfinishedRequests() (all [][]byte) {
 		thriftFrame("Echo", part, most),
 		[]byte(`{"jsonrpc":"2.0","id":1,"method":"T.Echo","params":["` + part),
 		netRPC.Bytes()[:60<<10],
+		dubboFrame("Echo", binaryType, "A\xff\xff"+part, most),
 	}
 }
 
@@ -263,6 +283,10 @@ func lies() [][]byte {
 		append(binary.BigEndian.AppendUint32(nil, 40), list...),
 		[]byte(list),
 		[]byte("\x80\x01\x00\x01\x7f\xff\xff\xff"), // the length of the name
+		dubboFrame("Echo", binaryType, "", math.MaxInt32),
+		dubboFrame("Echo", binaryType, "", math.MaxUint32),
+		dubboFrame("List", listType, "XI\x7f\xff\xff\xff", -1),      // the length of a list
+		dubboFrame("List", listType, "C\x01aI\x7f\xff\xff\xff", -1), // the number of fields of a class
 		[]byte("\xf8\x7f\xff\xff\xff\xff\xff\xff\xff\x03\x01\x01\x07Request"),
 	}
 }
@@ -298,6 +322,49 @@ func deep() [][]byte {
 		[]byte(`{"jsonrpc":"2.0","id":1,"method":"T.List","params":` + nested),
 		[]byte(structs),
 		append(binary.BigEndian.AppendUint32(nil, uint32(len(structs))), structs...),
+		dubboFrame("List", listType, strings.Repeat("\x79", 1<<20), -1),
+	}
+}
+
+// The descriptors of types that Dubbo sends.
+const (
+	binaryType = "[B"
+	listType   = "Ljava/util/List;"
+)
+
+// dubboFrame returns a request of Dubbo. Rest is the encoded arguments and the attachments. Total
+// is the size that the body claims, or -1 for its own.
+func dubboFrame(method, types, rest string, total int) []byte {
+	var body []byte
+	for _, text := range []string{"2.0.2", "T", "0.0.0", method, types} {
+		body = hessian.AppendText(body, text)
+	}
+	if body = append(body, rest...); total < 0 {
+		total = len(body)
+	}
+	head := append([]byte("\xda\xbb\xc2\x00"), make([]byte, 8)...)
+	return append(binary.BigEndian.AppendUint32(head, uint32(total)), body...)
+}
+
+// dubboBombs returns requests of Dubbo whose values take much more memory or work than they have
+// bytes. The server refuses each of them before it decodes the arguments.
+func dubboBombs() [][]byte {
+	const n = 3 << 20
+	list := func(n int) string { return string(hessian.AppendInt([]byte{'X'}, int32(n))) }
+	lists := list(n) + strings.Repeat("\x78", n) // empty ones
+	maps := list(n/2) + strings.Repeat("HZ", n/2)
+	class := string(hessian.AppendInt(hessian.AppendText([]byte{'C'}, ""), n)) + strings.Repeat("\x00", n) + "N" // with empty names
+	long := string(hessian.AppendText([]byte{'C'}, strings.Repeat("x", n/2))) + "\x90N"
+	references := "\x7a\x79" + long + list(n/4) + strings.Repeat("Q\x91", n/4) // each to a list with a long definition of a class
+	two := listType + listType
+	return [][]byte{
+		dubboFrame("Echo", binaryType, "\x20H\x01a"+lists+"Z", -1),
+		dubboFrame("Echo", binaryType, "\x20H\x01a"+references+"Z", -1),
+		dubboFrame("List", two, lists+"NHZ", -1),
+		dubboFrame("List", two, "N"+maps+"HZ", -1),
+		dubboFrame("List", two, "N"+references+"HZ", -1),
+		dubboFrame("List", two, class+"NHZ", -1),
+		dubboFrame("$echo", "Ljava/lang/Object;", lists+"HZ", -1),
 	}
 }
 

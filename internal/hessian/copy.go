@@ -4,7 +4,7 @@ package hessian
 
 // Copy appends the next value to dst, so that it needs no table of the stream: what the value
 // shares with earlier values of the stream, it gets as a copy. Copy fails if it would append more
-// than limit bytes.
+// than limit bytes, or read much more than the stream has.
 func (r *Reader) Copy(dst []byte, limit int) ([]byte, error) {
 	c := copying{Reader: r, to: &stream{b: dst, most: len(dst) + limit}}
 	c.copy(0)
@@ -87,6 +87,9 @@ func (c *copying) copy(depth int) bool {
 func (c *copying) begin(t token) {
 	if c.objects == nil {
 		c.objects = make(map[int]int)
+	}
+	if !c.spend(sharedSize) {
+		return
 	}
 	c.objects[t.object] = c.to.objects
 	c.to.objects++

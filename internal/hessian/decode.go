@@ -8,19 +8,13 @@ import (
 	"time"
 )
 
-// Memory that decoding a message may take: a fixed part, and a part for each byte of the message.
-const (
-	firstRoom   = 256 << 10
-	roomPerByte = 64
-)
-
 // Decode decodes a stream of one value into v, which is a pointer.
 func (ts *Types) Decode(b []byte, v any) error {
 	target := reflect.ValueOf(v)
 	if target.Kind() != reflect.Pointer || target.IsNil() {
 		return fmt.Errorf("hessian: cannot decode into %T, or it is nil", v)
 	}
-	d := decoder{Reader: NewReader(b), types: ts, room: firstRoom + roomPerByte*len(b)}
+	d := decoder{Reader: NewReader(b), types: ts}
 	d.into(target.Elem(), 0)
 	if d.err == nil && d.at != len(b) {
 		d.failf("%d bytes follow the value", len(b)-d.at)
@@ -28,9 +22,11 @@ func (ts *Types) Decode(b []byte, v any) error {
 	return d.err
 }
 
-// Any decodes the next value of the stream as a value of any type: see package codec/hessian2.
+// Any decodes the next value of the stream as a value of any type: see package codec/hessian2. The
+// room for it depends on how many bytes of the stream are left.
 func (r *Reader) Any() (v any, err error) {
-	d := decoder{Reader: r, types: new(Types), room: firstRoom + roomPerByte*len(r.bytes)}
+	r.room = min(r.room, roomOf(len(r.bytes)-r.at))
+	d := decoder{Reader: r, types: new(Types)}
 	d.into(reflect.ValueOf(&v).Elem(), 0)
 	return v, r.err
 }
@@ -39,16 +35,7 @@ func (r *Reader) Any() (v any, err error) {
 type decoder struct {
 	*Reader
 	types  *Types
-	room   int                   // the memory that may still be allocated
 	shared map[int]reflect.Value // the pointers to objects, and the maps, by their numbers
-}
-
-// spend counts memory that is about to be allocated. It reports false if there is none left.
-func (d *decoder) spend(n int) bool {
-	if d.room -= n; d.room < 0 {
-		d.set(errRoom)
-	}
-	return d.err == nil
 }
 
 // into decodes the next value into v. It reports false at the end of a list or a map.
@@ -92,8 +79,23 @@ func (d *decoder) token(t *token, v reflect.Value, depth int) {
 	}
 }
 
-// share keeps a map or a pointer for references to it.
+// The memory for an entry in a table of shared values, for a map without entries, and for an entry
+// of a map of any.
+const (
+	sharedSize = 40
+	mapSize    = 40
+	entrySize  = 2 * (16 + 16 + 16)
+)
+
+// share keeps a pointer or a new map for references to it.
 func (d *decoder) share(n int, v reflect.Value) {
+	size := sharedSize
+	if v.Kind() == reflect.Map {
+		size += mapSize
+	}
+	if _, known := d.shared[n]; !known && !d.spend(size) {
+		return
+	}
 	if d.shared == nil {
 		d.shared = make(map[int]reflect.Value)
 	}
@@ -104,9 +106,6 @@ func (d *decoder) share(n int, v reflect.Value) {
 func (d *decoder) ref(n int, v reflect.Value, depth int) {
 	if known, ok := d.shared[n]; ok && known.Type().AssignableTo(v.Type()) {
 		v.Set(known)
-		return
-	}
-	if !d.spend(64) { // bounds how often a value is decoded
 		return
 	}
 	at := d.at
@@ -182,16 +181,19 @@ func (d *decoder) list(t *token, v reflect.Value, depth int) {
 		return
 	}
 	size := max(int(v.Type().Elem().Size()), 1)
-	all := v
+	all, first := v, int(min(max(t.length, 0), 1024))
 	if v.Kind() == reflect.Slice {
-		all = reflect.MakeSlice(v.Type(), 0, int(min(max(t.length, 0), 1024, int64(d.room/size))))
+		if !d.spend(first * size) {
+			return
+		}
+		all = reflect.MakeSlice(v.Type(), 0, first)
 	} else {
 		v.SetZero()
 	}
 	zero := reflect.Zero(v.Type().Elem())
 	for i := 0; t.length < 0 || int64(i) < t.length; i++ {
 		if v.Kind() == reflect.Slice {
-			if !d.spend(2 * size) { // a slice that grows has up to twice its length
+			if i >= first && !d.spend(2*size) { // a slice that grows has up to twice its length
 				return
 			}
 			all = reflect.Append(all, zero)
@@ -229,19 +231,18 @@ func (d *decoder) fields(t *token, v reflect.Value, depth int) {
 		if d.set(s.err); v.CanAddr() {
 			d.share(t.object, v.Addr())
 		}
-		d.pairs(t, depth, func(name string) {
+		d.pairs(t, depth, func(name string) bool {
 			if i := s.field(name); i >= 0 {
-				d.into(v.FieldByIndex(s.fields[i].index), depth+1)
-			} else {
-				d.skip(depth + 1)
+				return d.into(v.FieldByIndex(s.fields[i].index), depth+1)
 			}
+			return d.skip(depth + 1)
 		})
 	case v.Kind() == reflect.Map && v.Type().Key().Kind() == reflect.String:
 		v.Set(reflect.MakeMap(v.Type()))
 		d.share(t.object, v)
 		d.class(t, v)
-		d.pairs(t, depth, func(name string) {
-			d.entry(v, reflect.ValueOf(name).Convert(v.Type().Key()), depth)
+		d.pairs(t, depth, func(name string) bool {
+			return d.entry(v, reflect.ValueOf(name).Convert(v.Type().Key()), depth)
 		})
 	case v.Kind() == reflect.Map && t.kind == isMap:
 		v.Set(reflect.MakeMap(v.Type()))
@@ -251,28 +252,33 @@ func (d *decoder) fields(t *token, v reflect.Value, depth int) {
 			if !d.into(key, depth+1) || d.err != nil {
 				return
 			}
-			d.entry(v, key, depth)
+			if !d.entry(v, key, depth) {
+				d.endOf(*t, 1)
+			}
 		}
 	default:
 		d.mismatch(t, v.Type())
 	}
 }
 
-// entry decodes a value of a map.
-func (d *decoder) entry(m, key reflect.Value, depth int) {
+// entry decodes a value of a map. It reports false at an end.
+func (d *decoder) entry(m, key reflect.Value, depth int) bool {
 	if !d.spend(2 * int(m.Type().Key().Size()+m.Type().Elem().Size()+16)) {
-		return
+		return true
 	}
 	if !key.Comparable() {
-		d.failf("the key of a map is a %v, which Go cannot compare", key.Elem().Type())
-		return
+		if key.Kind() == reflect.Interface {
+			key = key.Elem()
+		}
+		d.failf("the key of a map is a %v, which Go cannot compare", key.Type())
+		return true
 	}
 	value := reflect.New(m.Type().Elem()).Elem()
-	if !d.into(value, depth+1) {
-		d.failf("a map ends after a key")
-		return
+	more := d.into(value, depth+1)
+	if more {
+		m.SetMapIndex(key, value)
 	}
-	m.SetMapIndex(key, value)
+	return more
 }
 
 // ClassKey is the key of the name of the class, in an object that was decoded as a map.
@@ -287,11 +293,14 @@ func (d *decoder) class(t *token, m reflect.Value) {
 }
 
 // pairs calls f for each field of an object, or each key of a map, which must be a string. F reads
-// the value.
-func (d *decoder) pairs(t *token, depth int, f func(name string)) {
+// the value, and reports false at an end.
+func (d *decoder) pairs(t *token, depth int, f func(name string) bool) {
 	if t.kind == isObject {
-		for _, name := range d.classes[t.class].fields {
-			if f(name); d.err != nil {
+		for i, name := range d.classes[t.class].fields {
+			if !f(name) {
+				d.endOf(*t, int64(i))
+			}
+			if d.err != nil {
 				return
 			}
 		}
@@ -302,17 +311,20 @@ func (d *decoder) pairs(t *token, depth int, f func(name string)) {
 		if !d.into(reflect.ValueOf(&name).Elem(), depth+1) || d.err != nil {
 			return
 		}
-		f(name)
+		if !f(name) {
+			d.endOf(*t, 1)
+		}
 	}
 }
 
 // only decodes an object that has one value, such as an enum, a BigDecimal or a Timestamp.
 func (d *decoder) only(t *token, v reflect.Value, depth int) {
 	for i, name := range d.classes[t.class].fields {
-		if i == 0 && (name == "name" || name == "value") {
-			d.into(v, depth+1)
-		} else {
+		switch {
+		case i > 0 || name != "name" && name != "value":
 			d.mismatch(t, v.Type())
+		case !d.into(v, depth+1):
+			d.endOf(*t, 0)
 		}
 		if d.err != nil {
 			return
@@ -357,12 +369,17 @@ func (d *decoder) anyMap(t *token, v reflect.Value, depth int) {
 	d.share(t.object, reflect.ValueOf(named))
 	for d.err == nil {
 		var key, value any
-		if !d.into(reflect.ValueOf(&key).Elem(), depth+1) || d.err != nil || !d.spend(2*(16+16+16)) {
+		if !d.into(reflect.ValueOf(&key).Elem(), depth+1) || d.err != nil {
 			break
 		}
 		if name, ok := key.(string); ok && mixed == nil {
-			d.entry(reflect.ValueOf(named), reflect.ValueOf(name), depth)
+			if !d.entry(reflect.ValueOf(named), reflect.ValueOf(name), depth) {
+				d.endOf(*t, 1)
+			}
 			continue
+		}
+		if !d.spend(entrySize) || mixed == nil && !d.spend(entrySize*len(named)) {
+			break
 		}
 		if mixed == nil {
 			mixed = make(map[any]any, len(named)+1)
@@ -376,7 +393,7 @@ func (d *decoder) anyMap(t *token, v reflect.Value, depth int) {
 			break
 		}
 		if !d.into(reflect.ValueOf(&value).Elem(), depth+1) {
-			d.failf("a map ends after a key")
+			d.endOf(*t, 1)
 		}
 		mixed[key] = value
 	}

@@ -51,13 +51,16 @@ const (
 // maxDepth is how many lists, maps and objects may be inside one another.
 const maxDepth = 256
 
+// ErrMemory is the error of a Reader whose Reserve has returned false.
+var ErrMemory = errors.New("hessian: there is no memory left for the values of the message")
+
 // Errors of messages.
 var (
 	errCut    = errors.New("hessian: the message is cut off")
 	errDepth  = fmt.Errorf("hessian: more than %d values are inside one another", maxDepth)
 	errText   = errors.New("hessian: a string is not UTF-8")
 	errBeyond = errors.New("hessian: the values are larger than the limit once each has its own copy of what they share")
-	errRoom   = errors.New("hessian: the message would take much more memory than it has bytes")
+	errRoom   = errors.New("hessian: the message would take much more memory or work than it has bytes")
 )
 
 // A kind is the kind of a value.

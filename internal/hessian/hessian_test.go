@@ -81,6 +81,56 @@ func TestLimitsOfCopies(t *testing.T) {
 	}
 }
 
+// A message may refer to a value many times, as long as reading it again is not much more work than
+// reading the message.
+func TestManyReferences(t *testing.T) {
+	refer := func(target string, times int) []byte { // a list of a list with target, and references to it
+		b := append(unhex(t, "57 79"), unhex(t, target)...)
+		for range times {
+			b = append(b, 'Q', 0x91)
+		}
+		return append(b, 'Z')
+	}
+	long := strings.Repeat("x", 32<<10)
+	class := hex.EncodeToString(append(hessian.AppendText([]byte{'C'}, long), 0x90, 'N'))
+	field := hex.EncodeToString(append(append([]byte{'H'}, hessian.AppendText(nil, "ignored")...), append(hessian.AppendText(nil, long), 'Z')...))
+	cycle := append(append([]byte{'W'}, hessian.AppendText(nil, long)...), 'Q', 0x90, 'Z')
+	read := map[string]func(b []byte) error{
+		"any": func(b []byte) error { _, err := hessian.NewReader(b).Any(); return err },
+		"struct": func(b []byte) error {
+			var v [][]struct{ Other int }
+			return new(hessian.Types).Decode(b, &v)
+		},
+	}
+	for name, test := range map[string]struct {
+		b       []byte
+		readers []string
+		refused bool
+	}{
+		"few":     {refer("9091929394", 100), []string{"any"}, false},
+		"class":   {refer(class, 16<<10), []string{"any", "struct"}, true},
+		"skipped": {refer(field, 16<<10), []string{"struct"}, true},
+		"cycle":   {cycle, []string{"any"}, true},
+	} {
+		for _, reader := range test.readers {
+			err := read[reader](test.b)
+			if refused := err != nil && strings.Contains(err.Error(), "much more memory or work"); refused != test.refused || err != nil && !refused {
+				t.Errorf("%s, %s: got %v", name, reader, err)
+			}
+		}
+	}
+	r := hessian.NewReader(append(refer(class, 0), bytes.Repeat(unhex(t, "79 51 91"), 16<<10)...)) // each list has the value of the first one
+	err := r.Skip()
+	for range 16 << 10 {
+		if err == nil {
+			_, err = r.Copy(nil, 1<<20)
+		}
+	}
+	if err == nil || !strings.Contains(err.Error(), "much more memory or work") {
+		t.Errorf("copies: got %v", err)
+	}
+}
+
 func TestSimpleValues(t *testing.T) {
 	b := hessian.AppendPairs(hessian.AppendObject(hessian.AppendNull(hessian.AppendInt(hessian.AppendText(nil, "a"), 500)), "A", [2]string{"f", "x"}), [2]string{"k", "v"})
 	r := hessian.NewReader(b)
@@ -113,7 +163,7 @@ func FuzzCopy(f *testing.F) {
 		for range 10 {
 			skipped := skipping.Skip()
 			value, err := copying.Copy(nil, 1<<16)
-			if err != nil && strings.Contains(err.Error(), "larger than the limit") || err != nil && strings.Contains(err.Error(), "inside") {
+			if err != nil && (strings.Contains(err.Error(), "larger than the limit") || strings.Contains(err.Error(), "inside") || strings.Contains(err.Error(), "much more memory")) {
 				return
 			}
 			if (skipped == nil) != (err == nil) || skipping.At() != copying.At() && err == nil {
@@ -127,7 +177,10 @@ func FuzzCopy(f *testing.F) {
 				return
 			}
 			var got any
-			if err = new(hessian.Types).Decode(value, &got); err != nil {
+			switch err = new(hessian.Types).Decode(value, &got); {
+			case err != nil && strings.Contains(err.Error(), "much more memory"):
+				return
+			case err != nil:
 				t.Fatalf("the copy %x: %v", value, err)
 			}
 			if !reflect.DeepEqual(got, want) && !hasNaN(value) {

@@ -12,15 +12,28 @@ import (
 
 // A Reader reads the values of a stream. After an error, all of its methods return that error.
 type Reader struct {
-	bytes []byte
-	at    int
-	seen  int // all before it was read once: the tables have what is defined there
-	err   error
+	// Reserve, if not nil, counts n bytes of memory before the Reader allocates them for its
+	// tables, for Any and for the tables of Copy. The caller ends the reservations when it drops
+	// the Reader and the values. If Reserve returns false, the reading ends with ErrMemory.
+	Reserve func(n int) bool
+
+	bytes    []byte
+	at       int
+	seen     int // all before it was read once: the tables have what is defined there
+	room     int // the memory that may still be allocated, less what reading bytes again costs
+	reserved int // bytes that Reserve has counted and spend has not given out
+	err      error
 
 	classes []class
 	types   []string
 	objects []int // the offsets of the lists, maps and objects
 }
+
+// The memory for a class and for a string in a table that grows.
+const (
+	classSize = 80
+	nameSize  = 32
+)
 
 // A class is a defined class.
 type class struct {
@@ -29,7 +42,47 @@ type class struct {
 }
 
 // NewReader returns a Reader for a stream. It does not change b.
-func NewReader(b []byte) *Reader { return &Reader{bytes: b} }
+func NewReader(b []byte) *Reader {
+	return &Reader{bytes: b, room: roomOf(len(b)), reserved: firstReserved}
+}
+
+// roomOf returns how much memory reading a message of n bytes may take.
+func roomOf(n int) int { return 256<<10 + 64*n }
+
+const (
+	// firstReserved is how many bytes a Reader may allocate without a reservation, so that small
+	// messages need none.
+	firstReserved = 1 << 10
+	// reserveStep is the smallest reservation.
+	reserveStep = 4 << 10
+	// againCost is what reading a byte again costs of the room, because a message may refer to a
+	// value many times.
+	againCost = 8
+)
+
+// spend counts n bytes of memory that are about to be allocated. It reports false if there is no
+// memory for them.
+func (r *Reader) spend(n int) bool {
+	if !r.charge(n) || r.Reserve == nil {
+		return r.err == nil
+	}
+	if r.reserved -= n; r.reserved < 0 {
+		more := max(-r.reserved, reserveStep)
+		if !r.Reserve(more) {
+			r.set(ErrMemory)
+		}
+		r.reserved += more
+	}
+	return r.err == nil
+}
+
+// charge takes n bytes of the room. It reports false if there is no room left.
+func (r *Reader) charge(n int) bool {
+	if r.room -= n; r.room < 0 {
+		r.set(errRoom)
+	}
+	return r.err == nil
+}
 
 // At returns the offset of the next value.
 func (r *Reader) At() int { return r.at }
@@ -160,7 +213,11 @@ func (r *Reader) signed(n int) int64 {
 // next reads the next token. It reads over definitions of classes. After an error, the token is a
 // null.
 func (r *Reader) next() (t token) {
+	from := r.at
 	defer func() {
+		if from < r.seen {
+			r.charge(againCost * (r.at - from))
+		}
 		if r.seen = max(r.seen, r.at); r.err != nil {
 			t = token{}
 		}
@@ -279,8 +336,9 @@ func (r *Reader) number(t *token) {
 		return
 	}
 	if t.at >= r.seen {
-		t.object = len(r.objects)
-		r.objects = append(r.objects, t.at)
+		if t.object = len(r.objects); r.spend(8) {
+			r.objects = append(r.objects, t.at)
+		}
 		return
 	}
 	i, found := slices.BinarySearch(r.objects, t.at)
@@ -294,8 +352,12 @@ func (r *Reader) number(t *token) {
 func (r *Reader) define(at int) {
 	c := class{name: r.text(r.byte())}
 	n := r.count()
+	r.spend(classSize + len(c.name))
 	for i := int64(0); i < n && r.err == nil; i++ {
-		c.fields = append(c.fields, r.text(r.byte()))
+		name := r.text(r.byte())
+		if r.spend(nameSize + len(name)) {
+			c.fields = append(c.fields, name)
+		}
 	}
 	if at >= r.seen && r.err == nil {
 		r.classes = append(r.classes, c)
@@ -317,7 +379,7 @@ func (r *Reader) typ() string {
 	at, c := r.at, r.byte()
 	if c <= 0x1f || c >= 0x30 && c <= 0x33 || c == stringChunk || c == stringFinal {
 		name := r.text(c)
-		if at >= r.seen && r.err == nil {
+		if at >= r.seen && r.spend(nameSize+len(name)) {
 			r.types = append(r.types, name)
 		}
 		return name

@@ -50,6 +50,10 @@
 //
 // # Limits
 //
+// Encoded attachments have at most twice Limits.MaxMetadata, and 16 bytes for each of
+// Limits.MaxPairs. The tables that a request makes the server hold while it reads the request count
+// as memory of the client.
+//
 // The only serialization is Hessian 2. A client that uses another one gets an error. The protocol
 // has no streams and no attachments of yodel, and a client cannot cancel a call. When the server
 // shuts down, it sends Dubbo's event READONLY, and consumers use other providers.

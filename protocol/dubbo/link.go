@@ -230,6 +230,12 @@ func (l *link) take(call *yodel.Call, r *reply) error {
 	}
 	var attachments any
 	if err == nil && kind >= withAttachments {
+		if n := len(r.body) - values.At(); n > maxAttachments(l.limits) {
+			return &yodel.Error{
+				Code: yodel.ResourceExhausted, ID: "YDL2203",
+				Message: fmt.Sprintf("%s: the attachments of the reply from %s have %d bytes when encoded; this client's limit is %d", call.Method, l.addr, n, maxAttachments(l.limits)),
+			}
+		}
 		attachments, err = values.Any()
 	}
 	if err != nil {

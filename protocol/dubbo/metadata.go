@@ -53,6 +53,10 @@ func reserved(key string) bool {
 	return strings.HasPrefix(key, yodelKeys)
 }
 
+// maxAttachments is how many bytes encoded attachments may have, so that decoding them takes little
+// memory: twice the limit of the metadata, and room for the beginnings of the values.
+func maxAttachments(limits yodel.Limits) int { return 2*limits.MaxMetadata + 16*limits.MaxPairs }
+
 // describe sets the fields of a call from the attachments of a request. A deadline counts from now.
 func describe(call *yodel.Call, attachments any, now time.Time, limits yodel.Limits) *yodel.Error {
 	pairs, err := texts(attachments)

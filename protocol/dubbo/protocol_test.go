@@ -4,6 +4,7 @@ package dubbo
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -151,7 +152,8 @@ func TestRequests(t *testing.T) {
 		"no attachments":        {"move", "Lcom/acme/Point;", "N\x90", statusBadRequest, "the attachments are a int32"},
 		"an attachment":         {"move", "Lcom/acme/Point;", "NH\x01xx\x00Z", statusBadRequest, "damaged"},
 		"an attached list":      {"move", "Lcom/acme/Point;", "NH\x01x\x78Z", statusBadRequest, `the attachment "x" is a []interface {}`},
-		"too many attachments":  {"move", "Lcom/acme/Point;", "NH\x01x" + string(hessian.AppendText(nil, strings.Repeat("x", 40_000))) + "Z", statusExhausted, "the server's limits are"},
+		"too many attachments":  {"move", "Lcom/acme/Point;", "NH\x01x" + string(hessian.AppendText(nil, strings.Repeat("x", 20_000))) + "Z", statusExhausted, "the server's limits are"},
+		"large attachments":     {"move", "Lcom/acme/Point;", "NH\x01x" + string(hessian.AppendText(nil, strings.Repeat("x", 40_000))) + "Z", statusExhausted, "when encoded; the server's limit is 34816"},
 		"too large":             {"move", "Lcom/acme/Point;", strings.Repeat("x", 200_000) + end, statusExhausted, "YDL2201"},
 		"a stream":              {"count", "Lcom/acme/Point;", "N" + end, statusBadRequest, "feed"},
 		"Goexit":                {"exit", "Lcom/acme/Point;", "N" + end, statusOK, "YDL5002"},
@@ -170,6 +172,38 @@ func TestRequests(t *testing.T) {
 				t.Errorf("the next call: got %+v, %x", h, body)
 			}
 		})
+	}
+}
+
+// The memory for what a request makes the server hold in tables counts as that of the client, until
+// the request is read.
+func TestMemoryOfTables(t *testing.T) {
+	s := serve(t, yodel.ServerOptions{MaxMemory: 4 << 20, Limits: yodel.Limits{MaxMessage: 2 << 20}})
+	c := dial(t, s.addr)
+	const object = "Ljava/lang/Object;"
+	lists := func(n int) []byte {
+		return append(hessian.AppendInt([]byte{'X'}, int32(n)), bytes.Repeat([]byte{0x78}, n)...)
+	} // empty ones
+	names := append(hessian.AppendInt([]byte{'C', 0}, 1<<20), make([]byte, 1<<20)...) // a class with empty names
+	for range 6 {
+		for _, test := range []struct {
+			method, types string
+			rest          []byte
+			status        byte
+			want          string
+		}{
+			{"void", "", append(append([]byte("H\x01a"), lists(1<<20)...), 'Z'), statusExhausted, "YDL2203"},
+			{"same", object + object, append(lists(1<<20), "NHZ"...), statusExhausted, "YDL3007"},
+			{"move", object, append(append(names, lists(0)...), "HZ"...), statusExhausted, "YDL3007"},
+			{"$echo", object, append(lists(1<<20), "HZ"...), statusExhausted, "no memory left"},
+			{"$echo", object, append(lists(1<<17), "HZ"...), statusOK, "xxxx"}, // 1 MiB of numbers of lists
+			{"move", object, append(lists(1<<17), "HZ"...), statusBadRequest, "does not fit"},
+		} {
+			c.send(requestOf(7, twoWay, test.method, test.types, test.rest))
+			if h, body := c.read(); h.status != test.status || !strings.Contains(string(body), test.want) {
+				t.Fatalf("%s: got %+v, %.200q, want the status %d and %q", test.method, h, body, test.status, test.want)
+			}
+		}
 	}
 }
 

@@ -3,6 +3,7 @@
 package dubbo
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"time"
@@ -100,8 +101,13 @@ func (c *conn) echo(h head, n *names) error {
 	if err != nil {
 		return err
 	}
-	values := hessian.NewReader(body[n.size:])
-	if err = values.Skip(); err != nil {
+	values, done := c.reader(body[n.size:])
+	defer done()
+	switch err = values.Skip(); {
+	case errors.Is(err, hessian.ErrMemory):
+		c.refuse(h, statusExhausted, "$echo: the server has no memory left for what its peers make it hold")
+		return nil
+	case err != nil:
 		c.refuse(h, statusBadRequest, err.Error())
 		return nil
 	}
@@ -110,6 +116,20 @@ func (c *conn) echo(h head, n *names) error {
 		c.reply(h, statusOK, hessian.AppendInt(nil, kindValue), value)
 	}
 	return nil
+}
+
+// reader returns a Reader whose memory counts as that of the client until done is called.
+func (c *conn) reader(b []byte) (r *hessian.Reader, done func()) {
+	held := 0
+	r = hessian.NewReader(b)
+	r.Reserve = func(n int) bool {
+		ok := c.Reserve(n)
+		if ok {
+			held += n
+		}
+		return ok
+	}
+	return r, func() { c.Release(held) }
 }
 
 // begin begins the call of a request.
@@ -169,10 +189,14 @@ func (c *call) reserve() *yodel.Error {
 	}
 	n := copyRoom(c.head.body)
 	if !c.conn.Reserve(n) {
-		return notSent(yodel.ResourceExhausted, "YDL3007", "%s: the server has no memory left for what its peers make it hold", c.Call().Method)
+		return c.noMemory()
 	}
 	c.reserved = n
 	return nil
+}
+
+func (c *call) noMemory() *yodel.Error {
+	return notSent(yodel.ResourceExhausted, "YDL3007", "%s: the server has no memory left for what its peers make it hold", c.Call().Method)
 }
 
 // copyRoom is how large the arguments of a request of n bytes may be when each has its own copy of
@@ -182,21 +206,29 @@ func copyRoom(n int) int { return 2*n + 1<<10 }
 // prepare makes the body of the call from the arguments, and its fields from the attachments. A
 // deadline counts from the time at which the request arrived.
 func (c *call) prepare(arrived time.Time) *yodel.Error {
-	damaged := func(err error) *yodel.Error {
+	unread := func(err error) *yodel.Error {
+		if errors.Is(err, hessian.ErrMemory) {
+			return c.noMemory()
+		}
 		e := notSent(yodel.InvalidArgument, "YDL2101", "%s: the request is damaged: %v", c.Call().Method, err)
 		e.Cause = err
 		return e
 	}
-	arguments := hessian.NewReader(c.body[c.names.size:])
+	arguments, done := c.conn.reader(c.body[c.names.size:])
+	defer done()
 	values, err := c.arguments(arguments)
 	if err != nil {
-		return damaged(err)
+		return unread(err)
+	}
+	limits := c.conn.limits
+	if n := len(c.body) - c.names.size - arguments.At(); n > maxAttachments(limits) {
+		return notSent(yodel.ResourceExhausted, "YDL2203", "%s: the attachments have %d bytes when encoded; the server's limit is %d", c.Call().Method, n, maxAttachments(limits))
 	}
 	attachments, err := arguments.Any()
 	if err != nil {
-		return damaged(err)
+		return unread(err)
 	}
-	if e := describe(c.Call(), attachments, arrived, c.conn.limits); e != nil {
+	if e := describe(c.Call(), attachments, arrived, limits); e != nil {
 		return e
 	}
 	in, out := c.Types()

@@ -137,8 +137,8 @@ var (
 	errOverfull = errors.New("too many requests wait to be sent")
 )
 
-// sendEvent sends an event. A number of 0 is that of a new request. It does not wait: if too many
-// requests wait to be sent, it sends nothing.
+// sendEvent sends an event. A request gets a new number in place of number. It does not wait: if
+// too many requests wait to be sent, it sends nothing.
 func (l *link) sendEvent(flags byte, number uint64, body []byte) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(errOverfull)
@@ -146,12 +146,9 @@ func (l *link) sendEvent(flags byte, number uint64, body []byte) {
 		body = hessian.AppendNull(nil)
 	}
 	_, _ = l.Send(ctx, false, func(next uint64) ([]byte, error) { // without an answer, the connection ends
-		h := head{flags: flags, number: number}
-		if number == 0 {
-			h.number = next
-		}
-		if flags&request == 0 {
-			h.status = statusOK
+		h := head{flags: flags, number: number, status: statusOK}
+		if h.is(request) {
+			h.number, h.status = next, 0
 		}
 		return append(h.append(nil, len(body)), body...), nil
 	})

@@ -213,14 +213,15 @@ func TestAnswers(t *testing.T) {
 		"no kind":               {reply(2, statusOK, "\x96"), yodel.Internal, "the kind 6"},
 		"cut":                   {reply(2, statusOK, "\x91"), yodel.Internal, "cut off"},
 		"no attachments":        {reply(2, statusOK, "\x95"), yodel.Internal, "cut off"},
+		"large attachments":     {reply(2, statusOK, "\x95"+string(hessian.AppendPairs(nil, [2]string{"x", strings.Repeat("x", 40_000)}))), yodel.ResourceExhausted, "YDL2203"},
 		"another serialization": {reply(23, statusOK, "\x92"), yodel.Unavailable, "serialization 23"},
-		"too large":             {reply(2, statusOK, "\x91"+string(hessian.AppendText(nil, strings.Repeat("x", 20_000)))), yodel.ResourceExhausted, "YDL2202"},
+		"too large":             {reply(2, statusOK, "\x91"+string(hessian.AppendText(nil, strings.Repeat("x", 60_000)))), yodel.ResourceExhausted, "YDL2202"},
 		"a request":             {reply(0x82, 0, "\x92"), yodel.Unavailable, "sent a request"},
 		"a large event":         {reply(0xa2, 0, strings.Repeat("x", 5000)), yodel.Unavailable, "event is too large"},
 		"garbage":               {func(head) []byte { return []byte("HTTP/1.1 400 Bad Request\r\n\r\n") }, yodel.Unavailable, "0xdabb"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := calling(t, answering(t, test.answer), nil, yodel.ClientOptions{Limits: yodel.Limits{MaxMessage: 10_000}})
+			c := calling(t, answering(t, test.answer), nil, yodel.ClientOptions{Limits: yodel.Limits{MaxMessage: 50_000}})
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
 			err := c.Do(ctx, &yodel.Call{Method: "com.acme.Arith.move", Args: &Point{}, Reply: new(Point)})
@@ -261,13 +262,21 @@ func TestReadOnly(t *testing.T) {
 
 // A client answers the heartbeats of a provider, and sends its own.
 func TestHeartbeatsOfWire(t *testing.T) {
+	for _, number := range []uint64{0, 77} {
+		testHeartbeats(t, number)
+	}
+}
+
+// testHeartbeats tests the heartbeats with a provider whose own one has this number.
+func testHeartbeats(t *testing.T, number uint64) {
+	t.Helper()
 	beats := make(chan head, 100)
 	addr := answering(t, func(h head) []byte {
 		if h.is(event) {
 			beats <- h
 			return nil
 		}
-		beat := head{flags: request | twoWay | event | hessian2, number: 77}
+		beat := head{flags: request | twoWay | event | hessian2, number: number}
 		reply := head{flags: hessian2, status: statusOK, number: h.number}
 		return append(reply.append(append(beat.append(nil, 1), 'N'), 1), 0x92)
 	})
@@ -275,7 +284,7 @@ func TestHeartbeatsOfWire(t *testing.T) {
 	if err := c.Call(t.Context(), "com.acme.Arith.move", &Point{}, new(Point)); err != nil {
 		t.Fatal(err)
 	}
-	if h := <-beats; h.is(request) || h.number != 77 || h.status != statusOK {
+	if h := <-beats; h.is(request) || h.number != number || h.status != statusOK {
 		t.Errorf("got %+v, want the answer to the heartbeat", h)
 	}
 	if h := <-beats; !h.is(request) || !h.is(twoWay) {

@@ -138,10 +138,7 @@ func (c *conn) next() error {
 	if e := v.Admit(value.cost(), true); e != nil {
 		defer v.End()
 		c.writer.reply(header, v, e)
-		if value.open {
-			return fmt.Errorf("a request with interfaces was refused, and the definitions in it are lost: %w", e)
-		}
-		return c.frames.skip(value)
+		return c.skip(value, e)
 	}
 	if v.Body, err = c.frames.body(value); err != nil {
 		v.End()
@@ -154,6 +151,20 @@ func (c *conn) next() error {
 		_ = v.Run()                                               // v.Outcome returns the error
 	})
 	return nil
+}
+
+// skip discards a value that was refused because of e. To discard one with interfaces, the server
+// has to read it, because the definitions of types in it may be needed later. If it is too large
+// for that, skip returns an error, which ends the connection.
+func (c *conn) skip(v value, e *yodel.Error) error {
+	if v.open {
+		if v.cost() > c.limits.MaxMessage || !c.session.Reserve(v.size) {
+			c.writer.Drain() // then the client has the refusal
+			return fmt.Errorf("a request with interfaces was refused, and the definitions in it are lost: %w", e)
+		}
+		defer c.session.Release(v.size)
+	}
+	return c.frames.skip(v)
 }
 
 // unexpected returns io.ErrUnexpectedEOF for io.EOF, and any other err unchanged.

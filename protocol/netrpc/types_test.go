@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	std "encoding/gob"
 	"fmt"
 	"log/slog"
@@ -65,6 +66,20 @@ func TestArgumentsWithInterfaces(t *testing.T) {
 			var product int
 			if err := c.Call("Arith.Multiply", &Args{7, 8}, &product); err != nil || product != 56 {
 				t.Fatalf("after it: got %d, %v", product, err)
+			}
+		}
+	}
+}
+
+// A refused call whose arguments have interfaces does not end the connection, on which other calls
+// are open.
+func TestRefusedArgumentsWithInterfaces(t *testing.T) {
+	s := serve(t, yodel.ServerOptions{Connect: func(context.Context, *yodel.Peer) error { return errors.New("not you") }})
+	c := dial(t, s.addr)
+	for range 3 {
+		for _, inside := range []any{7, Label{Text: "a"}, Part{1, Label{Text: "b"}}} { // each type is defined in the first request that has it
+			if err := c.Call("Show", Box{inside}, new(string)); err == nil || !strings.Contains(err.Error(), "not you") {
+				t.Fatalf("%+v: got %v, want the refusal", inside, err)
 			}
 		}
 	}

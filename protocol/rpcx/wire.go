@@ -84,10 +84,12 @@ func (w *wire) Connect(ctx context.Context, nc net.Conn, ep *yodel.Endpoint) (yo
 			return nil, err
 		}
 	}
+	if w.push != nil {
+		l.pushes = newPushes(w.push, w.dropped, limits.MaxUnsent) // before the reading goroutine starts
+	}
 	l.Start(l.next)
 	go l.keepAlive() //nolint:contextcheck // the context of a call is that of its session
 	if w.push != nil {
-		l.pushes = newPushes(w.push, w.dropped, limits.MaxUnsent)
 		ep.Client().Background(func(ctx context.Context) { l.pushes.run(ctx, l.Done()) })
 	}
 	return l, nil

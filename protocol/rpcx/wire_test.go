@@ -251,6 +251,39 @@ func TestPush(t *testing.T) {
 	}
 }
 
+// A message that the server sends as soon as it has accepted the connection is received.
+func TestPushBeforeTheFirstCall(t *testing.T) {
+	addr := foreignServer(t, func(c *rawClient) {
+		c.send(head{flags: oneWay, path: "topic", method: "Event"}, "hello")
+		for h := c.next(); h != nil; h = c.next() {
+			c.send(head{serialize: 1, seq: h.seq, path: h.path, method: h.method}, `{"C":7}`)
+		}
+	})
+	pushed := make(chan string, 1)
+	local := yodel.NewServer(nil)
+	if err := local.Handle("topic.Event", func(_ context.Context, in *[]byte, _ *struct{}) error {
+		pushed <- string(*in)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		var dropped atomic.Int64
+		c := calling(t, yodel.ClientOptions{Wires: []yodel.Wire{WireWith(nil, &WireOptions{Push: local, Dropped: &dropped})}}, addr)
+		var reply Reply
+		if err := c.Call(t.Context(), "Arith.Mul", &Args{}, &reply); err != nil || reply.C != 7 {
+			t.Fatalf("got %v, %v", reply, err)
+		}
+		if n := dropped.Load(); n != 0 {
+			t.Fatalf("%d messages were dropped", n)
+		}
+		if got := <-pushed; got != "hello" {
+			t.Errorf("got %q", got)
+		}
+		c.Close()
+	}
+}
+
 // Messages beyond the limits of the queue are dropped.
 func TestQueueOfPushes(t *testing.T) {
 	p := newPushes(nil, new(atomic.Int64), 10)

@@ -130,7 +130,7 @@ func (l *Link[R]) closeLocked(err error) {
 // also if encode returns an error, and does not keep them. If Send returns an error, that is the
 // error of encode, or an error that says that the request was not sent. Otherwise the caller waits
 // for the reply with Await, unless expect is false. Send waits while the queue is too long, until
-// ctx ends.
+// ctx ends or the link refuses further calls.
 func (l *Link[R]) Send(ctx context.Context, expect bool, encode func(number uint64) ([]byte, error)) (*Pending[R], error) {
 	if err := l.room(ctx); err != nil {
 		return nil, err
@@ -167,6 +167,7 @@ func (l *Link[R]) room(ctx context.Context) error {
 		}
 		select {
 		case <-written:
+		case <-l.closing: // write may end without a signal
 		case <-ctx.Done():
 			return Unsent(context.Cause(ctx))
 		}

@@ -7,6 +7,7 @@ package pipelined
 
 import (
 	"cmp"
+	"errors"
 	"sync"
 
 	"github.com/yodel-rpc/yodel"
@@ -51,10 +52,7 @@ func (r *Replies) Queue(parts ...[]byte) (flush bool) {
 	defer r.mu.Unlock()
 	counted := r.session.Reserve(size)
 	for r.writing && r.err == nil && (!counted || len(r.queue)+size > r.most && len(r.queue) > 0) {
-		if r.written == nil {
-			r.written = sync.NewCond(&r.mu)
-		}
-		r.written.Wait()
+		r.awaitLocked()
 		counted = counted || r.session.Reserve(size)
 	}
 	if counted {
@@ -73,15 +71,41 @@ func (r *Replies) Queue(parts ...[]byte) (flush bool) {
 	return true
 }
 
-// Flush writes the queue until it is empty.
+// Flush writes the queue until it is empty. If the code of the connection panics, Flush passes the
+// panic on, and the connection has failed.
 func (r *Replies) Flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	defer func() { r.writing = false }()
 	for len(r.queue) > 0 && r.err == nil {
-		b, counted := r.queue, r.counted
-		r.queue, r.counted = r.spare[:0], 0
-		r.mu.Unlock()
-		_, err := r.session.Write(b)
+		r.writeLocked()
+	}
+}
+
+// Drain waits until the queue is written, or the connection has failed. A protocol calls it before
+// it ends a connection, so that the client gets the reply that says why.
+func (r *Replies) Drain() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.writing {
+		r.awaitLocked()
+	}
+}
+
+// awaitLocked waits until a write has ended.
+func (r *Replies) awaitLocked() {
+	if r.written == nil {
+		r.written = sync.NewCond(&r.mu)
+	}
+	r.written.Wait()
+}
+
+// writeLocked writes the queue as it is now. It unlocks mu meanwhile.
+func (r *Replies) writeLocked() {
+	b, counted, err := r.queue, r.counted, errInterrupted
+	r.queue, r.counted = r.spare[:0], 0
+	r.mu.Unlock()
+	defer func() {
 		r.session.Release(counted)
 		r.mu.Lock()
 		if r.spare = b[:0]; cap(b) > keepBuffer {
@@ -93,9 +117,12 @@ func (r *Replies) Flush() {
 		if r.written != nil {
 			r.written.Broadcast()
 		}
-	}
-	r.writing = false
+	}()
+	_, err = r.session.Write(b)
 }
+
+// errInterrupted is the error of a write that did not return.
+var errInterrupted = errors.New("the connection's Write panicked, or ended its goroutine")
 
 // Fail ends the connection because of err. It discards the queue.
 func (r *Replies) Fail(err error) {
