@@ -162,3 +162,30 @@ func TestDeadlineWhileHTTP1IsBusy(t *testing.T) {
 		t.Errorf("the call that had the connection: %v", err)
 	}
 }
+
+// A call that would wait on a connection gets another one, up to ConnsPerEndpoint: in HTTP/1 beside
+// any other call, in HTTP/2 beyond the number of streams that the server allows.
+func TestConnsPerEndpoint(t *testing.T) {
+	const conns = 3
+	for _, http1 := range []bool{true, false} {
+		h := serveHeld(t, yodel.Limits{MaxOpen: 1})
+		w := connect.Wire(&connect.Options{HTTP1: http1})
+		c := yodel.NewClient(yodel.Static(w.Name()+"://"+h.addr), &yodel.ClientOptions{Wires: []yodel.Wire{w}, ConnsPerEndpoint: conns})
+		var all sync.WaitGroup
+		for range conns {
+			all.Go(func() {
+				if err := calls["unary"](t.Context(), c); err != nil {
+					t.Errorf("HTTP/1 %t: %v", http1, err)
+				}
+			})
+			select {
+			case <-h.began:
+			case <-time.After(20 * time.Second):
+				t.Errorf("HTTP/1 %t: a call waits for another one", http1)
+			}
+		}
+		close(h.release)
+		all.Wait()
+		c.Close()
+	}
+}

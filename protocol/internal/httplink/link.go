@@ -144,6 +144,14 @@ func (l *Link) Close(whenIdle bool) {
 	}
 }
 
+// Full reports whether another call would have to wait: see yodel.Link.
+func (l *Link) Full() bool {
+	if l.turn != nil {
+		return len(l.turn) > 0
+	}
+	return l.conn.Available() == 0
+}
+
 // begin counts a call. In HTTP/1, it first waits until the connection carries no other call. If it
 // returns an error, the call must not be sent.
 func (l *Link) begin(ctx context.Context) error {
