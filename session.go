@@ -164,6 +164,7 @@ func (ses *Session) decided(native bool, first []byte) {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	ses.native, ses.first = native, first
+	ses.changedLocked()
 	if !ses.quiet.Load() || native {
 		ses.deadline = time.Time{}
 		_ = ses.Conn.SetReadDeadline(time.Time{}) // as readUntil
@@ -634,7 +635,8 @@ func samePlugin(a, b any) bool {
 	return reflect.TypeOf(a) == reflect.TypeOf(b) && reflect.ValueOf(a).Comparable() && a == b
 }
 
-// drain implements connection. It ends the session once no call has been open for quietTime.
+// drain implements connection. It ends the session once no call has been open for quietTime. A
+// connection in yodel's own protocol drains by its serverConn.
 func (ses *Session) drain() {
 	ses.drainOnce.Do(func() {
 		close(ses.draining)
@@ -643,12 +645,15 @@ func (ses *Session) drain() {
 		}
 		for {
 			ses.mu.Lock()
-			idle := len(ses.open)+ses.busy == 0 && !ses.receiving
+			native, idle := ses.native, len(ses.open)+ses.busy == 0 && !ses.receiving
 			if ses.changed == nil {
 				ses.changed = make(chan struct{})
 			}
 			changed := ses.changed
 			ses.mu.Unlock()
+			if native {
+				return
+			}
 			var quiet <-chan time.Time
 			if idle {
 				quiet = time.After(quietTime)

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -403,6 +404,26 @@ func TestIdleSessionsAreClosed(t *testing.T) {
 		if e := <-s.events; e.Kind != introspect.Closed {
 			t.Errorf("got %v", e)
 		}
+	})
+}
+
+// The server waits for the protocol of a connection that is half recognized when Shutdown begins.
+// If it is yodel's own, no goroutine of the Session remains.
+func TestADrainingSessionBecomesNative(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serveLines(t, lines{}, yodel.ServerOptions{})
+		c := s.dial(t)
+		down := make(chan error, 1)
+		for _, step := range []func(){
+			func() { _, _ = io.WriteString(c, wire.Preface[:1]) },
+			func() { go func() { down <- s.Shutdown(context.Background()) }() },
+			func() { _, _ = io.WriteString(c, wire.Preface[1:]) },
+			func() { _ = c.Close() },
+		} {
+			step() // the server notices a connection that is cut off
+			synctest.Wait()
+		}
+		must(t, receive(t, down, "Shutdown returns"))
 	})
 }
 

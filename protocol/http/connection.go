@@ -28,6 +28,7 @@ type connection struct {
 
 	conn     net.Conn
 	taken    atomic.Bool   // Accept has returned conn
+	tracked  chan struct{} // closed when net/http knows conn
 	refuse   chan struct{} // closed when Accept must return
 	refusing sync.Once     // closes refuse
 	closed   chan struct{} // closed when net/http has closed the connection, or the code that hijacked it
@@ -51,7 +52,7 @@ type connection struct {
 const maxStreams = 1024
 
 func newConnection(ctx context.Context, p *Protocol, s *yodel.Session) *connection {
-	c := &connection{router: router{p, s}, conn: s.AsConn(), tls: s.Peer.TLS(), closed: make(chan struct{}), refuse: make(chan struct{})}
+	c := &connection{router: router{p, s}, conn: s.AsConn(), tls: s.Peer.TLS(), tracked: make(chan struct{}), closed: make(chan struct{}), refuse: make(chan struct{})}
 	limits := s.Limits()
 	var protocols std.Protocols
 	protocols.SetHTTP1(true)
@@ -73,11 +74,16 @@ func newConnection(ctx context.Context, p *Protocol, s *yodel.Session) *connecti
 	return c
 }
 
-// serve returns when the connection has ended and no handler runs any more.
+// serve returns when the connection has ended and no handler runs any more. A drain waits until
+// net/http knows the connection. After an earlier Shutdown, Serve would not call Accept.
 func (c *connection) serve() error {
 	stop := make(chan struct{})
 	var drain sync.WaitGroup
 	drain.Go(func() {
+		select {
+		case <-c.tracked:
+		case <-stop:
+		}
 		select {
 		case <-c.session.Draining():
 			c.watches.wait()
@@ -86,6 +92,9 @@ func (c *connection) serve() error {
 		}
 	})
 	_ = c.server.Serve(c) // it returns when Accept or Shutdown ends it
+	if !c.taken.Swap(true) {
+		c.end() // net/http has failed before it accepted the connection
+	}
 	<-c.closed
 	_ = c.conn.Close() // Close may have done nothing
 	close(stop)
@@ -111,7 +120,9 @@ func (c *connection) drain() {
 
 // state is called by net/http.
 func (c *connection) state(ctx context.Context, state std.ConnState) {
-	switch state { //nolint:exhaustive // a new connection is idle
+	switch state {
+	case std.StateNew: // it is idle
+		close(c.tracked)
 	case std.StateActive:
 		c.occupy()
 	case std.StateIdle:

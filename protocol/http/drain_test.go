@@ -162,6 +162,36 @@ func TestDrainSendsGoAway(t *testing.T) {
 	must(t, receive(t, stopped))
 }
 
+// Connections whose protocol the server recognizes only during the drain are served, and end. None
+// of them holds Shutdown.
+func TestDrainBeforeTheProtocolIsKnown(t *testing.T) {
+	const conns = 600
+	s := newSite(t, nil, yodel.ServerOptions{})
+	var all [conns]net.Conn
+	for i := range all {
+		conn, err := net.Dial("tcp", s.addr)
+		must(t, err)
+		defer conn.Close()
+		_, err = io.WriteString(conn, "G")
+		must(t, err)
+		all[i] = conn
+	}
+	eventually(t, "all connections are accepted", func() bool { return s.Stats().Conns == conns })
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.stop() }()
+	eventually(t, "the server refuses connections", func() bool {
+		conn, err := net.Dial("tcp", s.addr)
+		if err == nil {
+			_ = conn.Close() // it was not needed
+		}
+		return err != nil
+	})
+	for _, conn := range all {
+		_, _ = io.WriteString(conn, "ET /nothing HTTP/1.1\r\nHost: test\r\n\r\n") // the server may have closed it
+	}
+	must(t, receive(t, stopped))
+}
+
 // A drain waits for a response that net/http has not yet written, because the client has not
 // allowed it: the handler has returned long before.
 func TestDrainWaitsForTheResponse(t *testing.T) {

@@ -179,7 +179,11 @@ func (x *exchange) readBody() *yodel.Error {
 	if n := x.r.ContentLength; n > int64(x.most) {
 		return x.tooLarge(n)
 	} else if n >= 0 {
-		return x.readSized(int(n), x.r.Body)
+		e := x.readSized(int(n), x.paced(x.r.Body))
+		if e == nil {
+			x.unpace()
+		}
+		return e
 	}
 	b, reserved, e := x.readUnsized()
 	defer x.session.Release(reserved) // Admit counts it
@@ -252,16 +256,16 @@ func (x *exchange) undecompressed(err error) *yodel.Error {
 	return e
 }
 
-// readSized admits the call, and reads a request of n bytes into v.Body.
-func (x *exchange) readSized(n int, from io.Reader) *yodel.Error {
+// readSized admits the call, and reads a request of n bytes into v.Body. If it succeeds, the caller
+// calls unpace.
+func (x *exchange) readSized(n int, from *pacedReader) *yodel.Error {
 	if e := x.v.Admit(n, true); e != nil {
 		return e
 	}
 	b := make([]byte, n)
-	if _, err := io.ReadFull(x.paced(from), b); err != nil {
+	if _, err := io.ReadFull(from, b); err != nil {
 		return x.unread(err)
 	}
-	x.unpace()
 	x.v.Body, x.v.Owned = b, true
 	return nil
 }

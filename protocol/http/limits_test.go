@@ -4,6 +4,7 @@ package http_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	std "net/http"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -150,6 +152,42 @@ func TestSlowBody(t *testing.T) {
 			must(t, out.Close())
 			s.post(c, "/Test/Echo", `{"text":"next"}`).is(t, 200, `{"text":"next"}`)
 		}
+	})
+}
+
+// All parts of a request with one message in an envelope must arrive in time: its prefix, its
+// message and its end.
+func TestSlowEnvelope(t *testing.T) {
+	both(t, func(t *testing.T, h2 bool) {
+		s, c := newSite(t, nil, yodel.ServerOptions{Limits: yodel.Limits{KeepAlive: 50 * time.Millisecond}}), client(t, h2)
+		whole := envelope(0, `{"text":"x"}`)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		slow := func(path string, n int) {
+			in, out := io.Pipe()
+			defer out.Close()
+			go func() { _, _ = out.Write(whole[:n]) }() // until the client ends it
+			response, err := s.try(ctx, c, "POST", path, in, "Content-Type", "application/grpc-web+json")
+			if err != nil {
+				if ctx.Err() != nil {
+					t.Errorf("%s with %d bytes: the server still waits after 20 s", path, n)
+				}
+				return
+			}
+			defer response.Body.Close()
+			b, _ := io.ReadAll(response.Body) // the server may reset the stream after the response
+			if response.Header.Get("Grpc-Status") != "4" && !strings.Contains(string(b), "grpc-status: 4") {
+				t.Errorf("%s with %d bytes: got %v, %q", path, n, response.Header, b)
+			}
+		}
+		var all sync.WaitGroup
+		for _, path := range []string{"/Test/Echo", "/Test/Watch"} {
+			for _, n := range []int{0, 3, 9, len(whole)} {
+				all.Go(func() { slow(path, n) })
+			}
+		}
+		all.Wait()
+		s.post(c, "/Test/Echo", "{}").is(t, 200, `{"text":""}`)
 	})
 }
 

@@ -218,7 +218,10 @@ func (st *stream) allow(n int) {
 func (*stream) End() {}
 
 // only reads the one message of a unary call or a feed into v.Body, after it has admitted the call.
+// The prefix of the message and the end of the request must arrive in time too.
 func (st *stream) only() *yodel.Error {
+	body := st.from.From
+	st.from.From = st.paced(body)
 	flags, size, err := st.from.Prefix()
 	switch {
 	case errors.Is(err, io.EOF):
@@ -230,7 +233,10 @@ func (st *stream) only() *yodel.Error {
 	case flags != 0 && !st.compressed:
 		return st.broken(yodel.Errorf(yodel.Internal, "the message is compressed, and the request names no compression"))
 	}
-	if e := st.readSized(size, st.from.From); e != nil {
+	st.unpace() // Admit may wait
+	paced := st.paced(body)
+	st.from.From = paced
+	if e := st.readSized(size, paced); e != nil {
 		return e
 	}
 	st.v.Compressed = flags != 0
@@ -240,6 +246,7 @@ func (st *stream) only() *yodel.Error {
 	case !errors.Is(err, io.EOF):
 		return st.broken(err)
 	}
+	st.unpace()
 	return nil
 }
 

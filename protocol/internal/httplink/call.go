@@ -10,8 +10,10 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
@@ -81,18 +83,27 @@ func (x *exchange) url() *url.URL {
 	return &url.URL{Scheme: "http", Host: x.link.Authority, Path: "/" + path}
 }
 
-// send sends the request and waits for the header of the response.
+// send sends the request and waits for the header of the response. In HTTP/1, a trace tells whether
+// the request had begun to be written when the connection failed. Errors of HTTP/2 say that.
 func (x *exchange) send(method string, at *url.URL, body io.Reader) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(x.ctx, method, at.String(), body)
+	ctx, http1 := x.ctx, x.link.turn != nil
+	var wrote atomic.Bool
+	if http1 {
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaderField: func(string, []string) { wrote.Store(true) }})
+	}
+	request, err := http.NewRequestWithContext(ctx, method, at.String(), body)
 	if err != nil {
 		return nil, Unsent(err)
 	}
 	request.Header = x.header
 	response, err := x.link.conn.RoundTrip(request)
-	if err != nil {
-		return nil, failed(x.ctx, err)
+	switch {
+	case err == nil:
+		return response, nil
+	case http1 && !wrote.Load():
+		return nil, Unsent(failed(x.ctx, err))
 	}
-	return response, nil
+	return nil, failed(x.ctx, err)
 }
 
 // Envelopes are what differs between the protocols that carry messages in envelopes.
@@ -131,9 +142,6 @@ func (l *Link) Do(ctx context.Context, call *yodel.Call, p *Envelopes) error {
 	if x.encoding != "" {
 		h[p.Encoding], h[p.Accept] = []string{x.encoding}, []string{x.encoding}
 	}
-	if d := x.left(); d > 0 {
-		p.SetTimeout(h, d)
-	}
 	v := &conversation{exchange: x, protocol: p, cancel: cancel}
 	kind := call.Kind()
 	var body io.Reader
@@ -146,10 +154,13 @@ func (l *Link) Do(ctx context.Context, call *yodel.Call, p *Envelopes) error {
 	} else {
 		body, v.out = io.Pipe()
 	}
-	if err := l.begin(); err != nil {
+	if err := l.begin(ctx); err != nil {
 		return err
 	}
 	defer l.finish()
+	if d := x.left(); d > 0 {
+		p.SetTimeout(h, d)
+	}
 	defer v.close()
 	v.start(body)
 	switch kind {
@@ -206,6 +217,9 @@ func (v *conversation) start(body io.Reader) {
 	send := func() {
 		defer close(v.started)
 		v.response, v.failure = v.send(http.MethodPost, v.url(), body) //nolint:bodyclose // close does it
+		if v.failure != nil && v.out != nil {
+			_ = v.out.CloseWithError(v.failure) // net/http may not have read the request
+		}
 	}
 	if v.out == nil {
 		send()

@@ -27,6 +27,7 @@ type Link struct {
 
 	agent   string // the User-Agent
 	conn    *http.ClientConn
+	turn    chan struct{} // has an element while a call is in flight; nil for HTTP/2
 	closing chan struct{} // closed when no more calls are accepted
 	done    chan struct{} // closed when the connection has ended
 
@@ -59,6 +60,9 @@ func Connect(ctx context.Context, nc net.Conn, ep *yodel.Endpoint, http1 bool) (
 	transport.Protocols.SetHTTP1(http1)
 	transport.Protocols.SetUnencryptedHTTP2(!http1) // with TLS too: the client's Transport has made the handshake
 	l := &Link{Authority: authority(ep), Limits: limits, agent: httpwire.UserAgent(ep.Client().Name()), closing: make(chan struct{}), done: make(chan struct{})}
+	if http1 {
+		l.turn = make(chan struct{}, 1)
+	}
 	var err error
 	if l.conn, err = transport.NewClientConn(ctx, "http", "endpoint:80"); err != nil { // DialContext ignores the address, which must have a port
 		return nil, err
@@ -140,18 +144,42 @@ func (l *Link) Close(whenIdle bool) {
 	}
 }
 
-// begin counts a call. If it returns an error, the link accepts no more calls.
-func (l *Link) begin() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return Unsent(l.err)
+// Full reports whether another call would have to wait: see yodel.Link.
+func (l *Link) Full() bool {
+	if l.turn != nil {
+		return len(l.turn) > 0
 	}
+	return l.conn.Available() == 0
+}
+
+// begin counts a call. In HTTP/1, it first waits until the connection carries no other call. If it
+// returns an error, the call must not be sent.
+func (l *Link) begin(ctx context.Context) error {
+	if l.turn != nil {
+		select {
+		case l.turn <- struct{}{}:
+		case <-ctx.Done():
+			return Unsent(context.Cause(ctx))
+		case <-l.closing:
+			return Unsent(l.Err())
+		}
+	}
+	l.mu.Lock()
 	l.open++
+	closed, err := l.closed, l.err
+	l.mu.Unlock()
+	if closed {
+		l.finish()
+		return Unsent(err)
+	}
 	return nil
 }
 
+// finish ends begin.
 func (l *Link) finish() {
+	if l.turn != nil {
+		<-l.turn
+	}
 	l.mu.Lock()
 	l.open--
 	l.mu.Unlock()

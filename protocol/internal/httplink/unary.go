@@ -26,9 +26,6 @@ func (l *Link) DoUnary(ctx context.Context, call *yodel.Call, get bool) error {
 		return err
 	}
 	x.header["Connect-Protocol-Version"] = []string{"1"}
-	if d := x.left(); d > 0 {
-		x.header["Connect-Timeout-Ms"] = []string{httpwire.Millis(d)}
-	}
 	if x.encoding != "" {
 		x.header["Accept-Encoding"] = []string{x.encoding}
 	}
@@ -36,10 +33,13 @@ func (l *Link) DoUnary(ctx context.Context, call *yodel.Call, get bool) error {
 	if err != nil {
 		return err
 	}
-	if err := l.begin(); err != nil {
+	if err := l.begin(ctx); err != nil {
 		return err
 	}
 	defer l.finish()
+	if d := x.left(); d > 0 {
+		x.header["Connect-Timeout-Ms"] = []string{httpwire.Millis(d)}
+	}
 	response, err := x.sendUnary(args, compressed, get)
 	if err != nil {
 		return err
