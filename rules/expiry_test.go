@@ -66,6 +66,21 @@ func TestARuleExpiresWithoutAWrite(t *testing.T) {
 	})
 }
 
+// The hook is also called with the rules that are in the registry when the process begins.
+func TestOnChangeHasTheFirstRules(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := memory.New(nil)
+		put(t, open(t, in), rules.Rule{ID: "s", Service: "Shop", Switch: &rules.Switch{Name: "new", On: true}, Author: "ann", Reason: "a test"})
+		var changes [][]rules.Rule
+		stop := watched(rules.With(in, &rules.Options{OnChange: func(_ string, all []rules.Rule) { changes = append(changes, all) }}))
+		synctest.Wait()
+		stop()
+		if len(changes) != 1 || len(changes[0]) != 1 || changes[0][0].ID != "s" {
+			t.Errorf("the hook was called with %v", changes)
+		}
+	})
+}
+
 // A failing registry keeps rules, and cannot be read while it is down.
 type failing struct {
 	*registry.Registry

@@ -26,17 +26,18 @@ type service struct {
 
 	table atomic.Pointer[table] // nil if no rule acts, and unloaded before the registry has answered
 
-	mu      sync.Mutex
-	users   int
-	cancel  context.CancelFunc // ends the goroutine; nil if there is none
-	done    chan struct{}      // closed when the goroutine has ended
-	loaded  chan struct{}      // closed when the registry has answered for the first time
-	changed chan struct{}      // closed and replaced when the table has changed
-	news    chan struct{}      // capacity 1: the records have changed
-	known   map[string]*active // the last valid rules, by ID
-	invalid map[string]string  // why the records of these IDs are refused
-	tripped map[string]trip    // rules that this process has rolled back, by ID
-	heard   bool
+	mu         sync.Mutex
+	users      int
+	cancel     context.CancelFunc // ends the goroutine; nil if there is none
+	done       chan struct{}      // closed when the goroutine has ended
+	loaded     chan struct{}      // closed when the registry has answered for the first time
+	changed    chan struct{}      // closed and replaced when the table has changed
+	news       chan struct{}      // capacity 1: the records have changed
+	known      map[string]*active // the last valid rules, by ID
+	invalid    map[string]string  // why the records of these IDs are refused
+	tripped    map[string]trip    // rules that this process has rolled back, by ID
+	heard      bool
+	unreported bool // the first rules are in force, and the OnChange hook was not called yet
 }
 
 // A trip is a rule that was rolled back.
@@ -211,7 +212,7 @@ func (s *service) set(records map[string][]byte) {
 	maps.DeleteFunc(s.tripped, func(id string, t trip) bool { return known[id] == nil || known[id].Revision != t.revision })
 	if !s.heard {
 		s.heard = true
-		s.compileLocked(time.Now())
+		s.unreported = s.compileLocked(time.Now())
 		close(s.loaded)
 	}
 	s.mu.Unlock()
@@ -245,7 +246,8 @@ func (s *service) refresh(now time.Time) (broken []broken, next time.Duration) {
 			broken = append(broken, brokenRule(a, why))
 		}
 	}
-	changed := s.compileLocked(now)
+	changed := s.compileLocked(now) || s.unreported
+	s.unreported = false
 	s.mu.Unlock()
 	if changed && s.of.opts.OnChange != nil {
 		s.report()
