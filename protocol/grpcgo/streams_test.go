@@ -9,12 +9,14 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -86,6 +88,92 @@ func open(t *testing.T, desc *grpc.StreamDesc, opts ...grpc.CallOption) grpc.Cli
 		t.Fatal(err)
 	}
 	return st
+}
+
+// A message that cannot be encoded fails its stream: SendMsg and RecvMsg return the error.
+func TestMessageThatIsNotSent(t *testing.T) {
+	for _, desc := range []*grpc.StreamDesc{&upload, &duplex} {
+		t.Run(desc.StreamName, func(t *testing.T) {
+			st := open(t, desc)
+			if err := st.SendMsg(wrapperspb.String("good")); err != nil {
+				t.Fatal(err)
+			}
+			err := st.SendMsg(wrapperspb.String("bad \xff"))
+			if err == nil || err == io.EOF || status.Code(err) == codes.OK {
+				t.Errorf("SendMsg: got %v", err)
+			}
+			_ = st.CloseSend() // the stream has failed
+			reply := new(wrapperspb.StringValue)
+			if got := st.RecvMsg(reply); status.Code(got) != status.Code(err) || !strings.Contains(got.Error(), "UTF-8") {
+				t.Errorf("RecvMsg: got %v and %q, want %v", got, reply.Value, err)
+			}
+		})
+	}
+}
+
+// Header may be called while the call ends. When RecvMsg returns the end, the options are filled.
+func TestHeaderWhileTheCallEnds(t *testing.T) {
+	for range 20 {
+		var header, trailer metadata.MD
+		var from peer.Peer
+		finished := false
+		st := open(t, &feed, grpc.Header(&header), grpc.Trailer(&trailer), grpc.Peer(&from), grpc.OnFinish(func(error) { finished = true }))
+		if err := st.SendMsg(wrapperspb.String("go")); err != nil {
+			t.Fatal(err)
+		}
+		if err := st.RecvMsg(new(wrapperspb.StringValue)); err != nil {
+			t.Fatal(err)
+		}
+		var reading sync.WaitGroup
+		reading.Go(func() {
+			for range 1000 {
+				if _, err := st.Header(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		if err := st.RecvMsg(new(wrapperspb.StringValue)); err != io.EOF {
+			t.Errorf("got %v", err)
+		}
+		if len(header["first"]) != 1 || len(trailer["last"]) != 1 || from.Addr == nil || !finished {
+			t.Errorf("the options have %v, %v, %v and %t", header, trailer, from.Addr, finished)
+		}
+		reading.Wait()
+		if got, err := st.Header(); err != nil || len(got["first"]) != 1 {
+			t.Errorf("after the end: got %v, %v", got, err)
+		}
+	}
+}
+
+// A method with one request fails a second one, and goes on.
+func TestSecondRequest(t *testing.T) {
+	st := open(t, &feed)
+	if err := st.SendMsg(wrapperspb.String("go")); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.SendMsg(wrapperspb.String("again")); status.Code(err) != codes.Internal {
+		t.Errorf("got %v", err)
+	}
+	if err := st.RecvMsg(new(wrapperspb.StringValue)); err != nil {
+		t.Errorf("got %v", err)
+	}
+	if err := st.RecvMsg(new(wrapperspb.StringValue)); err != io.EOF {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A panic of OnFinish fails the stream, and does not end the process.
+func TestOnFinishThatPanics(t *testing.T) {
+	st := open(t, &feed, grpc.OnFinish(func(error) { panic("harm") }))
+	if err := st.SendMsg(wrapperspb.String("go")); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.RecvMsg(new(wrapperspb.StringValue)); err != nil {
+		t.Errorf("got %v", err)
+	}
+	if err := st.RecvMsg(new(wrapperspb.StringValue)); status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "OnFinish") {
+		t.Errorf("got %v", err)
+	}
 }
 
 // A code that gRPC does not have is Unknown, whatever its lowest byte is.
