@@ -9,6 +9,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -109,7 +110,7 @@ func (c *conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method stri
 		caller: c.caller, desc: desc, options: o, call: newCall(ctx, method), ready: make(chan struct{}), closed: make(chan struct{}),
 		messages: make(chan []byte), done: make(chan struct{}),
 	}
-	st.ctx, st.cancel = context.WithCancel(ctx)
+	st.ctx, st.cancel = context.WithCancelCause(ctx)
 	if desc.ClientStreams {
 		go st.run(nil) // it ends with the call
 	}
@@ -122,9 +123,10 @@ type clientStream struct {
 	desc    *grpc.StreamDesc
 	options *options
 	ctx     context.Context //nolint:containedctx // of the call
-	cancel  context.CancelFunc
+	cancel  context.CancelCauseFunc
 	call    *yodel.Call
 
+	begun    atomic.Bool   // SendMsg has taken the request of a feed
 	ready    chan struct{} // closed when send is set
 	send     yodel.Send[any]
 	closing  sync.Once
@@ -133,24 +135,69 @@ type clientStream struct {
 	done     chan struct{} // closed when the call has ended
 	err      error         // of the call; valid when done is closed
 
+	delivered bool // a message was passed to messages; of the goroutine of the call
+
+	mu      sync.Mutex
+	header  metadata.MD // as of the first message, or of the end; guarded by mu
+	failure error       // of SendMsg; guarded by mu
+
 	first    []byte // a message that Header has received
 	received bool   // a message was received
 }
 
-// run makes the call, and ends the stream. A panic of a message fails the stream, because the
-// goroutine is not the caller's.
+// run makes the call, and ends the stream. A panic of a message or of OnFinish fails the stream,
+// because the goroutine is not the caller's.
 func (st *clientStream) run(request any) {
+	defer close(st.done)
+	defer st.cancel(nil)
 	err := status.Error(codes.Internal, "the goroutine of the stream was ended")
 	defer func() {
 		if p := recover(); p != nil {
 			err = status.Errorf(codes.Internal, "the stream panicked: %v", p)
 		}
-		st.err = statusOf(err)
-		close(st.done)
-		st.cancel()
-		st.options.ended(st.call, st.err)
+		st.finish(err)
 	}()
 	err = st.carry(request)
+}
+
+// finish stores the outcome, and fills in what the options ask for.
+func (st *clientStream) finish(err error) {
+	if failure := st.failed(); failure != nil {
+		err = failure
+	}
+	st.err = statusOf(err)
+	st.takeHeader()
+	defer func() {
+		if p := recover(); p != nil {
+			st.err = status.Errorf(codes.Internal, "OnFinish panicked: %v", p)
+		}
+	}()
+	st.options.ended(st.call, st.err)
+}
+
+// takeHeader stores the header for Header. Only the goroutine of the call may read it from there.
+func (st *clientStream) takeHeader() {
+	header := metadataOf(st.call.Header())
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.header = header
+}
+
+// failed returns the error of SendMsg.
+func (st *clientStream) failed() error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.failure
+}
+
+// fail ends the call, because a message was not sent.
+func (st *clientStream) fail(err error) {
+	st.mu.Lock()
+	if st.failure == nil {
+		st.failure = err
+	}
+	st.mu.Unlock()
+	st.cancel(err)
 }
 
 // carry makes the call.
@@ -194,11 +241,11 @@ func (st *clientStream) carry(request any) (err error) {
 	return err
 }
 
-// untilClosed waits for CloseSend.
+// untilClosed waits for CloseSend. It returns the error of SendMsg if a message was not sent.
 func (st *clientStream) untilClosed() error {
 	select {
 	case <-st.closed:
-		return nil
+		return st.failed()
 	case <-st.ctx.Done():
 		return context.Cause(st.ctx)
 	}
@@ -206,6 +253,10 @@ func (st *clientStream) untilClosed() error {
 
 // deliver passes a message to RecvMsg.
 func (st *clientStream) deliver(msg *any) error {
+	if !st.delivered {
+		st.delivered = true
+		st.takeHeader()
+	}
 	select {
 	case st.messages <- (*msg).([]byte): //nolint:forcetypeassert // the codec made it
 		return nil
@@ -226,7 +277,9 @@ func (st *clientStream) Header() (metadata.MD, error) {
 		}
 		st.first = b
 	}
-	return metadataOf(st.call.Header()), nil
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.header.Copy(), nil
 }
 
 // Trailer implements grpc.ClientStream.
@@ -251,6 +304,9 @@ func (st *clientStream) CloseSend() error {
 // SendMsg implements grpc.ClientStream.
 func (st *clientStream) SendMsg(m any) error {
 	if !st.desc.ClientStreams {
+		if st.begun.Swap(true) {
+			return status.Error(codes.Internal, "the method has one request, which was sent already")
+		}
 		go st.run(m) // it ends with the call
 		return nil
 	}
@@ -259,10 +315,15 @@ func (st *clientStream) SendMsg(m any) error {
 	case <-st.done:
 		return io.EOF
 	}
-	if err := st.send(&m); err != nil {
+	err := st.send(&m)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, io.EOF):
 		return io.EOF // RecvMsg returns the reason
 	}
-	return nil
+	st.fail(err)
+	return statusOf(err)
 }
 
 // RecvMsg implements grpc.ClientStream.

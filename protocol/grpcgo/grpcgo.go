@@ -13,6 +13,7 @@
 package grpcgo
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -79,7 +80,10 @@ func errorOf(err error) error {
 	if !ok {
 		st = status.FromContextError(err)
 	}
-	e := &yodel.Error{Code: yodel.Code(st.Code()), Message: st.Message(), Cause: err} //nolint:gosec // there are 17
+	e := &yodel.Error{Code: yodel.Unknown, Message: st.Message(), Cause: err}
+	if code := st.Code(); code != codes.OK && code <= codes.Unauthenticated { // a handler may use any number
+		e.Code = yodel.Code(code) //nolint:gosec // it is small
+	}
 	for _, d := range st.Proto().GetDetails() {
 		e.Details = append(e.Details, yodel.Detail{Type: string(d.MessageName()), Value: d.GetValue()})
 	}
@@ -98,7 +102,7 @@ func statusOf(err error) error {
 		}
 		return status.FromContextError(err).Err()
 	}
-	p := status.New(codes.Code(e.Code), e.Message).Proto()
+	p := status.New(cmp.Or(codes.Code(e.Code), codes.Unknown), e.Message).Proto()
 	for _, d := range e.Details {
 		p.Details = append(p.Details, &anypb.Any{TypeUrl: "type.googleapis.com/" + d.Type, Value: d.Value})
 	}
