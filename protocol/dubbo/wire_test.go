@@ -217,7 +217,7 @@ func TestAnswers(t *testing.T) {
 		"too large":             {reply(2, statusOK, "\x91"+string(hessian.AppendText(nil, strings.Repeat("x", 20_000)))), yodel.ResourceExhausted, "YDL2202"},
 		"a request":             {reply(0x82, 0, "\x92"), yodel.Unavailable, "sent a request"},
 		"a large event":         {reply(0xa2, 0, strings.Repeat("x", 5000)), yodel.Unavailable, "event is too large"},
-		"garbage":               {func(head) []byte { return []byte("HTTP/1.1 400 Bad Request\r\n\r\n") }, yodel.Unavailable, "0xdabb"},
+		"garbage":               {func(head) []byte { return []byte("HTTP/1.1 400 Bad Request\r\n\r\n") }, yodel.Unavailable, "the server does not speak dubbo"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := calling(t, answering(t, test.answer), nil, yodel.ClientOptions{Limits: yodel.Limits{MaxMessage: 10_000}})
