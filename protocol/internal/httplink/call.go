@@ -327,7 +327,8 @@ func (v *conversation) open() error {
 	subtype, ok := strings.CutPrefix(media, v.protocol.Media)
 	switch {
 	case v.response.StatusCode != http.StatusOK && (!ok || h.Get(v.protocol.Status) == ""):
-		v.failure = yodel.Errorf(httpwire.CodeOf(v.response.StatusCode), "%s: the server answered with HTTP status %.60s", v.call.Method, v.response.Status)
+		body, _ := io.ReadAll(io.LimitReader(v.response.Body, maxReason)) // without it, the status says what is known
+		v.failure = statusError(v.call, v.response, body)
 	case !ok || subtype != "" && subtype[0] != '+':
 		v.failure = yodel.Errorf(yodel.Unknown, "%s: the reply has the content type %.60q", v.call.Method, media)
 	case subtype != "+"+v.subtype && (subtype != "" || v.subtype != "proto"):
