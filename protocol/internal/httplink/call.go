@@ -45,7 +45,7 @@ func (l *Link) newExchange(ctx context.Context, call *yodel.Call) (*exchange, er
 	case call.Attachment != nil:
 		return nil, unsendable(call, "HTTP has no attachments")
 	case several || results:
-		return nil, unsendable(call, "HTTP has no calls with several values")
+		return nil, unsendable(call, "gRPC and Connect have no calls with several values: send one message, for example a struct")
 	case call.OneWay:
 		return nil, unsendable(call, "HTTP has no one-way calls")
 	}
