@@ -301,6 +301,9 @@ func (q *requester) reason(ctx context.Context, err error) reason {
 	if refused, ok := errors.AsType[*mux.Refusal](err); ok {
 		return reason{id: "YDL1107", text: "the server refused the connection: " + refused.Message}
 	}
+	if foreign, ok := errors.AsType[*foreignError](err); ok {
+		return reason{id: "YDL1101", text: foreign.Error()}
+	}
 	if preface, ok := errors.AsType[*mux.PrefaceError](err); ok {
 		return reason{id: "YDL1101", text: "the server does not speak yodel: " + firstbytes.Describe(preface.Got)}
 	}

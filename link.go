@@ -3,6 +3,7 @@
 package yodel
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -28,6 +29,7 @@ const native = "yodel"
 type link struct {
 	Link
 	guard   *guard
+	conn    *linkConn
 	closing <-chan struct{}
 	done    <-chan struct{}
 	full    func() bool  // of the Link; nil if it has none
@@ -42,9 +44,10 @@ type link struct {
 // connectLink makes a connection through the endpoint's Wire. It takes ownership of nc, even if it
 // fails.
 func (ep *Endpoint) connectLink(ctx context.Context, nc net.Conn) (*dialledConn, error) {
-	l := &link{guard: ep.client.guard}
+	conn, forWire := recording(nc)
+	l := &link{guard: ep.client.guard, conn: conn}
 	err := l.guard.apart("the Wire's Connect", nil, func() (err error) {
-		if l.Link, err = ep.wire.Connect(ctx, nc, ep); err == nil {
+		if l.Link, err = ep.wire.Connect(ctx, forWire, ep); err == nil {
 			l.closing, l.done = l.Closing(), l.Done()
 			if limited, ok := l.Link.(interface{ Full() bool }); ok {
 				l.full = limited.Full
@@ -54,6 +57,12 @@ func (ep *Endpoint) connectLink(ctx context.Context, nc net.Conn) (*dialledConn,
 	})
 	if err != nil {
 		_ = nc.Close() // err has the reason
+		if _, said := errors.AsType[*Error](err); !said {
+			if ctx.Err() != nil {
+				err = mux.ErrHandshake
+			}
+			err = cmp.Or(conn.foreign(ep.protocol), err)
+		}
 		return nil, err
 	}
 	d := &dialledConn{link: l, ep: ep, server: &serverIdentity{}, heard: clock()}
@@ -99,6 +108,9 @@ func (d *dialledConn) watch() {
 	case <-l.done:
 	}
 	err := l.guard.apart("the Link's Err", nil, l.Err)
+	if err != nil {
+		err = cmp.Or(l.conn.foreign(d.ep.protocol), err)
+	}
 	l.mu.Lock()
 	l.err = err
 	l.mu.Unlock()
@@ -163,7 +175,7 @@ func (c *Client) attemptLink(ctx context.Context, call *Call, d *dialledConn, ep
 	if s != nil {
 		at, s.met = 0, nil
 	}
-	err = unsentByLink(d.link.Do(ctx, call))
+	err = d.link.failure(ctx, ep, unsentByLink(d.link.Do(ctx, call)))
 	if s != nil {
 		err = s.outcome(call, err)
 	}
@@ -185,6 +197,18 @@ func unsentByLink(err error) error {
 	e, ok := err.(*Error) //nolint:errorlint // as Link.Do returns it
 	if ok && e.Code == Unavailable && e.NotProcessed && e.ID == "" && e.Cause != nil {
 		return &mux.CallError{Cause: e.Cause, NotProcessed: true}
+	}
+	return err
+}
+
+// failure returns the error of a call that failed with err on a link to ep. If the server speaks
+// another protocol, that is the reason, and the call was not executed.
+func (l *link) failure(ctx context.Context, ep *Endpoint, err error) error {
+	if e, ok := err.(*Error); err == nil || ctx.Err() != nil || ok && e.NotProcessed { //nolint:errorlint // as Link.Do returns it
+		return err
+	}
+	if foreign := l.conn.foreign(ep.protocol); foreign != nil {
+		return &mux.CallError{Cause: foreign, NotProcessed: true}
 	}
 	return err
 }

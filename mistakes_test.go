@@ -15,6 +15,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
+	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/file"
 	"github.com/yodel-rpc/yodel/registry/memory"
@@ -214,6 +215,24 @@ func TestNilMiddlewareIsRefused(t *testing.T) {
 				}
 			}()
 			create()
+		}()
+	}
+}
+
+// Two codecs or compressors of one name are refused. A codec of the user may replace JSON.
+func TestElementsOfOneNameAreRefused(t *testing.T) {
+	yodel.NewServer(&yodel.ServerOptions{Codecs: []yodel.Codec{yodel.JSON, gob.Codec}})
+	for want, o := range map[string]*yodel.ServerOptions{
+		`yodel: element 2 of ServerOptions.Codecs has the name "gob" of an earlier element`:       {Codecs: []yodel.Codec{gob.Codec, yodel.JSON, gob.Codec}},
+		`yodel: element 1 of ServerOptions.Compressors has the name "gzip" of an earlier element`: {Compressors: []yodel.Compressor{gzip.Compressor, gzip.Compressor}},
+	} {
+		func() {
+			defer func() {
+				if got := fmt.Sprint(recover()); got != want {
+					t.Errorf("it panics with %s, want %s", got, want)
+				}
+			}()
+			yodel.NewServer(o)
 		}()
 	}
 }

@@ -64,6 +64,9 @@ type Transport interface {
 // A Protocol serves clients that do not speak yodel's own protocol. Its methods are called
 // concurrently. The server recognizes connections in yodel's own protocol first, so a Protocol does
 // no work for them.
+//
+// It may have a method Codecs() []string, which returns the names of the codecs that it can use.
+// Server.Serve fails if ServerOptions.Codecs has none of them (YDL2003).
 type Protocol interface {
 	// Name returns the protocol's name in logs and errors, for example "netrpc".
 	Name() string

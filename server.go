@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,13 +25,15 @@ import (
 // ServerOptions configures a Server. The zero value works.
 type ServerOptions struct {
 	// Codecs are the codecs that the server understands in addition to JSON and Raw. The server
-	// answers in the codec of the request.
+	// answers in the codec of the request. A codec with the name of JSON or Raw replaces it.
+	// NewServer panics if two elements have the same name.
 	Codecs []Codec
 	// Codec encodes the messages of calls that the server makes to its peers, if they have no codec
 	// of their own. Default JSON.
 	Codec Codec
 	// Compressors are the compressors that the server understands. It compresses a reply with the
-	// compressor that the client chose for the method. Default none.
+	// compressor that the client chose for the method. Default none. NewServer panics if two
+	// elements have the same name.
 	Compressors []Compressor
 	// CompressAbove is the size from which replies are compressed, in bytes. Default 1024.
 	CompressAbove int
@@ -222,6 +225,18 @@ type serverConn struct {
 // served returns the serverConn of an accepted connection.
 func served(c *mux.Conn) *serverConn { return c.Owner().(*serverConn) } //nolint:forcetypeassert // set by serve
 
+// fill puts the elements of an option into a map by their names. It panics if two have the same
+// name, because one would silently replace the other.
+func fill[T any](option string, all map[string]T, elements []T, nameOf func(T) string) {
+	for i, e := range elements {
+		name := nameOf(e)
+		if _, found := all[name]; found {
+			panic(fmt.Sprintf("yodel: element %d of %s has the name %q of an earlier element", i, option, name))
+		}
+		all[name] = e
+	}
+}
+
 // NewServer returns a server without methods. O may be nil.
 func NewServer(o *ServerOptions) *Server {
 	if o == nil {
@@ -236,12 +251,13 @@ func NewServer(o *ServerOptions) *Server {
 		instance: o.Instance, anew: make(chan struct{}), updating: make(chan struct{}, 1),
 	}
 	opts := &s.opts
-	for _, c := range append([]Codec{JSON, Raw}, opts.Codecs...) {
-		s.codecs[c.Name()] = c
+	fill("ServerOptions.Codecs", s.codecs, opts.Codecs, Codec.Name)
+	for _, c := range []Codec{JSON, Raw} {
+		if s.codecs[c.Name()] == nil {
+			s.codecs[c.Name()] = c
+		}
 	}
-	for _, c := range opts.Compressors {
-		s.compressors[c.Name()] = c
-	}
+	fill("ServerOptions.Compressors", s.compressors, opts.Compressors, Compressor.Name)
 	refuseNil("ServerOptions.Protocols", opts.Protocols, func(p Protocol) bool { return p == nil })
 	if opts.Transport == nil {
 		opts.Transport = TCP
@@ -324,6 +340,21 @@ func (s *Server) setUpCalls() {
 	q.peers = q.pathToPeers(s)
 }
 
+// lacksCodec returns an error if a Protocol can use none of the server's codecs.
+func (s *Server) lacksCodec() error {
+	for _, p := range s.opts.Protocols {
+		needs, ok := p.(interface{ Codecs() []string })
+		if !ok {
+			continue
+		}
+		names := needs.Codecs()
+		if !slices.ContainsFunc(names, func(name string) bool { return s.codecs[name] != nil }) {
+			return failure("YDL2003", "the protocol %s needs the codec %s in ServerOptions.Codecs", p.Name(), strings.Join(names, " or "))
+		}
+	}
+	return nil
+}
+
 // ListenAndServe listens at addr and serves until ctx ends. It then shuts the server down within
 // DrainTimeout and returns nil. It returns an error if it could not listen or had to cut off calls.
 //
@@ -334,6 +365,9 @@ func (s *Server) setUpCalls() {
 //	context.AfterFunc(ctx, stop)
 //	err := s.ListenAndServe(ctx, addr)
 func (s *Server) ListenAndServe(ctx context.Context, addr string) error {
+	if err := s.lacksCodec(); err != nil {
+		return err
+	}
 	l, err := s.opts.Transport.Listen(addr)
 	if err != nil {
 		s.event(ConnEvent{Kind: introspect.ListenFailed, Addr: addr, Err: err})
@@ -351,6 +385,10 @@ func (s *Server) ListenAndServe(ctx context.Context, addr string) error {
 // the server down within DrainTimeout, and returns nil or the error of Shutdown. After Shutdown it
 // returns ErrServerClosed. Serve closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	if err := s.lacksCodec(); err != nil {
+		_ = l.Close() // it was never used
+		return err
+	}
 	if s.opts.Keys != nil {
 		s.opts.Keys.Scope() // Scope may have to ask its store
 	}

@@ -85,7 +85,7 @@ func TestTLSMistakesAreToldOnBothSides(t *testing.T) {
 		},
 		plain + ", and the client has TLS": {
 			nil, &stdtls.Config{RootCAs: ca.pool},
-			"ADDR: TLS: the server ended the connection during the handshake; is TLS set up on one side only?",
+			"ADDR: TLS: the server does not speak TLS: it began with yodel without TLS",
 			`sent="a TLS handshake; is TLS set up on one side only?" id=YDL1101`,
 		},
 	} {

@@ -85,7 +85,7 @@ func main() {
 	c := yodel.NewClient(yodel.Static("thrift://"+old, addr), &yodel.ClientOptions{
 		Codec:            codec.Codec,
 		ConnsPerEndpoint: 16, // a connection to a Thrift server carries one call at a time
-		Wires:            []yodel.Wire{thrift.Wire(codec.Codec, &thrift.WireOptions{Throws: throws})},
+		Wires:            []yodel.Wire{thrift.Wire(codec.Codec, &thrift.WireOptions{Service: "Calculator", Throws: throws})},
 	})
 	for range 4 { // two of them go to each server
 		quotient, err := Divide.Call(ctx, c, &DivideArgs{Dividend: 56, Divisor: 8})
@@ -100,7 +100,7 @@ func main() {
 	// region exception
 	c = yodel.NewClient(yodel.Static("thrift://"+old), &yodel.ClientOptions{
 		Codec: codec.Codec,
-		Wires: []yodel.Wire{thrift.Wire(codec.Codec, &thrift.WireOptions{Throws: throws})},
+		Wires: []yodel.Wire{thrift.Wire(codec.Codec, &thrift.WireOptions{Service: "Calculator", Throws: throws})},
 	})
 	_, err = Divide.Call(ctx, c, &DivideArgs{Dividend: 1})
 	_, declared := errors.AsType[*ZeroError](err)

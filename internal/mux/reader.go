@@ -257,6 +257,8 @@ func (rd *reader) readPreface() bool {
 	got := rd.buf[rd.r:rd.w]
 	n := min(len(got), len(wire.Preface))
 	if string(got[:n]) != wire.Preface[:n] {
+		rd.c.mu.Lock()
+		rd.c.writing.flushAndUnlock(false) // a server's preface tells a client of another protocol what it has reached
 		rd.c.lifetime.end(&PrefaceError{Got: append([]byte(nil), got[:min(len(got), 64)]...)})
 		return false
 	}

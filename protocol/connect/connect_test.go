@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	std "net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -121,5 +123,21 @@ func TestWire(t *testing.T) {
 				t.Errorf("metadata that HTTP cannot carry: got %v", err)
 			}
 		})
+	}
+}
+
+// A server that does not take the content type has not executed the call, and says why.
+func TestUnsupportedMediaType(t *testing.T) {
+	server := httptest.NewServer(std.HandlerFunc(func(w std.ResponseWriter, _ *std.Request) {
+		std.Error(w, "no codec for application/json\nmore", std.StatusUnsupportedMediaType)
+	}))
+	defer server.Close()
+	w := connect.Wire(&connect.Options{HTTP1: true})
+	c := yodel.NewClient(yodel.Static(w.Name()+"://"+server.Listener.Addr().String()), &yodel.ClientOptions{Wires: []yodel.Wire{w}})
+	defer c.Close()
+	err := c.Call(t.Context(), "test.Numbers.Double", new(1), new(int))
+	e, ok := errors.AsType[*yodel.Error](err)
+	if !ok || e.Code != yodel.Unimplemented || e.ID != "YDL2003" || !e.NotProcessed || !strings.HasSuffix(e.Message, "415 Unsupported Media Type: no codec for application/json") {
+		t.Errorf("got %v", err)
 	}
 }

@@ -79,6 +79,9 @@ const codecName = "hessian2"
 // Name implements yodel.Protocol.
 func (protocol) Name() string { return "dubbo" }
 
+// Codecs names the codec that the protocol needs: see yodel.Protocol.
+func (protocol) Codecs() []string { return []string{codecName} }
+
 // Match implements yodel.Protocol. A connection begins with a request.
 func (protocol) Match(first []byte) (ok, more bool) {
 	for i, c := range first {

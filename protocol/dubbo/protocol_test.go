@@ -286,10 +286,12 @@ func TestShutdown(t *testing.T) {
 }
 
 func TestServerWithoutCodec(t *testing.T) {
-	s := serve(t, yodel.ServerOptions{Codecs: []yodel.Codec{yodel.JSON}})
-	c := dial(t, s.addr)
-	c.send(requestOf(1, twoWay, "add", "II", []byte("\x91\x92"), noAttachments))
-	c.ends()
+	s := yodel.NewServer(&yodel.ServerOptions{Protocols: []yodel.Protocol{Protocol}})
+	err := s.ListenAndServe(t.Context(), "127.0.0.1:0")
+	e, ok := errors.AsType[*yodel.Error](err)
+	if !ok || e.ID != "YDL2003" || e.Message != "the protocol dubbo needs the codec hessian2 in ServerOptions.Codecs" {
+		t.Errorf("got %v", err)
+	}
 }
 
 // A call whose deadline has passed is a timeout, and a handler's own error of that kind is not.

@@ -77,7 +77,7 @@ func typeOf(t reflect.Type) (string, error) {
 	case t.Kind() == reflect.Map:
 		class = "java.util.Map"
 	case t.Kind() == reflect.Struct:
-		return "", fmt.Errorf("the type %v has no method JavaClassName", t)
+		return "", fmt.Errorf("the type %v has no method JavaClassName: add it, or name the parameters in dubbo.WireOptions.Parameters", t)
 	default:
 		return "", fmt.Errorf("the type %v stands for no type of Java", t)
 	}

@@ -34,8 +34,8 @@ type WireOptions struct {
 //	var greeting string
 //	err := client.Call(ctx, "com.acme.Greeter.sayHello", yodel.Values{"Ada"}, yodel.Values{&greeting})
 //
-// The codec must be "hessian2". Nil means the default WireOptions. Wire panics if Parameters has
-// something else than descriptors.
+// Nil means the default WireOptions. Wire panics if the codec is not "hessian2", or if Parameters
+// has something else than descriptors.
 //
 // The method of a call is the Java interface, a dot and the Java method. Values become the
 // parameters, in their order. A single message becomes the only parameter. A message without fields
@@ -61,6 +61,9 @@ func Wire(codec yodel.Codec, o *WireOptions) yodel.Wire {
 	if o == nil {
 		o = &WireOptions{}
 	}
+	if codec == nil || codec.Name() != codecName {
+		panic(fmt.Sprintf("dubbo: Wire needs the codec %q", codecName))
+	}
 	for method, types := range o.Parameters {
 		if _, err := countTypes(types); err != nil {
 			panic(fmt.Sprintf("dubbo: the parameters of %s: %v", method, err))
@@ -79,9 +82,6 @@ func (*wire) Name() string { return "dubbo" }
 
 // Connect implements yodel.Wire.
 func (w *wire) Connect(_ context.Context, nc net.Conn, ep *yodel.Endpoint) (yodel.Link, error) {
-	if w.codec == nil || w.codec.Name() != codecName {
-		return nil, fmt.Errorf("dubbo.Wire needs the codec %q", codecName)
-	}
 	limits := ep.Client().Limits()
 	l := &link{Link: pipelined.NewLink[*reply](nc, limits), wire: w, limits: limits, addr: ep.Addr(), instance: ep.Instance}
 	l.frames = frameReader{bufio.NewReaderSize(countingReader{nc, &l.received}, 32<<10)}

@@ -113,7 +113,7 @@ func TestErrorsOfWire(t *testing.T) {
 		"another result":  {&yodel.Call{Method: "move", Args: &Point{}, Reply: new(string)}, yodel.Internal, "does not fit", true},
 		"a channel":       {&yodel.Call{Method: "move", Args: make(chan int)}, yodel.InvalidArgument, "cannot be encoded", false},
 		"a value":         {&yodel.Call{Method: "add", Args: yodel.Values{int32(1), make(chan int)}, Reply: yodel.Values{new(int32)}}, yodel.InvalidArgument, "value 2", false},
-		"no class":        {&yodel.Call{Method: "move", Args: &unnamed{}}, yodel.InvalidArgument, "no method JavaClassName", false},
+		"no class":        {&yodel.Call{Method: "move", Args: &unnamed{}}, yodel.InvalidArgument, "no method JavaClassName: add it, or name the parameters in dubbo.WireOptions.Parameters", false},
 		"a nil":           {&yodel.Call{Method: "add", Args: yodel.Values{nil, nil}}, yodel.InvalidArgument, "a nil has no type", false},
 		"a number":        {&yodel.Call{Method: "typed", Args: yodel.Values{int32(1)}}, yodel.InvalidArgument, "it has 1 arguments, and the method has 2", false},
 		"several results": {&yodel.Call{Method: "divMod", Args: yodel.Values{int32(1), int32(1)}, Reply: yodel.Values{new(int32), new(int32)}}, yodel.Unimplemented, "several results", false},
@@ -218,7 +218,7 @@ func TestAnswers(t *testing.T) {
 		"too large":             {reply(2, statusOK, "\x91"+string(hessian.AppendText(nil, strings.Repeat("x", 60_000)))), yodel.ResourceExhausted, "YDL2202"},
 		"a request":             {reply(0x82, 0, "\x92"), yodel.Unavailable, "sent a request"},
 		"a large event":         {reply(0xa2, 0, strings.Repeat("x", 5000)), yodel.Unavailable, "event is too large"},
-		"garbage":               {func(head) []byte { return []byte("HTTP/1.1 400 Bad Request\r\n\r\n") }, yodel.Unavailable, "0xdabb"},
+		"garbage":               {func(head) []byte { return []byte("HTTP/1.1 400 Bad Request\r\n\r\n") }, yodel.Unavailable, "the server does not speak dubbo"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := calling(t, answering(t, test.answer), nil, yodel.ClientOptions{Limits: yodel.Limits{MaxMessage: 50_000}})
@@ -299,17 +299,7 @@ func testHeartbeats(t *testing.T, number uint64) {
 	}
 }
 
-func TestWireNeedsHessian(t *testing.T) {
-	s := serve(t, yodel.ServerOptions{})
-	for _, other := range []yodel.Codec{nil, yodel.JSON} {
-		c := yodel.NewClient(yodel.Static("dubbo://"+s.addr), &yodel.ClientOptions{Wires: []yodel.Wire{Wire(other, nil)}})
-		defer c.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		defer cancel()
-		if err := c.Call(ctx, "a.b", new("x"), new(string)); err == nil || !strings.Contains(fmt.Sprintf("%+v", err), "dubbo.Wire needs") {
-			t.Errorf("got %v", err)
-		}
-	}
+func TestWireRefusesParameters(t *testing.T) {
 	defer func() {
 		if r := recover(); r == nil {
 			t.Error("Wire takes types that are none")
@@ -333,5 +323,19 @@ func TestTypes(t *testing.T) {
 		return strings.Trim(service+"."+method, ".") != strings.ReplaceAll(name, "/", ".")
 	}) {
 		t.Errorf("split does not split %v", all)
+	}
+}
+
+// A Wire without its codec is a mistake of the program, not a lost connection.
+func TestWireWithoutCodecIsRefused(t *testing.T) {
+	for _, codec := range []yodel.Codec{nil, yodel.JSON} {
+		func() {
+			defer func() {
+				if got, want := fmt.Sprint(recover()), `dubbo: Wire needs the codec "hessian2"`; got != want {
+					t.Errorf("it panics with %s", got)
+				}
+			}()
+			Wire(codec, nil)
+		}()
 	}
 }

@@ -157,7 +157,8 @@ func TestErrors(t *testing.T) {
 		} {
 			call.Method = string(double)
 			err := c.Do(t.Context(), call)
-			if e, ok := errors.AsType[*yodel.Error](err); !ok || !e.NotProcessed {
+			e, ok := errors.AsType[*yodel.Error](err)
+			if !ok || !e.NotProcessed || name == "values" && !strings.Contains(e.Message, "gRPC and Connect have no calls with several values: send one message") {
 				t.Errorf("%s: got %v", name, err)
 			}
 		}

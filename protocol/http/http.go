@@ -110,7 +110,7 @@ func (*Protocol) Name() string { return "http" }
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 // verbs are the methods with which a request of HTTP/1 may begin, and the preface of HTTP/2.
-var verbs = [...]string{"GET ", "POST ", "PUT ", "HEAD ", "DELETE ", "OPTIONS ", "PATCH ", "TRACE ", "CONNECT ", preface}
+var verbs = [...]string{"GET ", "POST ", "PUT ", "HEAD ", "DELETE ", "OPTIONS ", "PATCH ", "TRACE ", preface}
 
 // Match implements yodel.Protocol.
 func (*Protocol) Match(first []byte) (ok, more bool) {

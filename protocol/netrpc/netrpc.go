@@ -40,6 +40,9 @@ type protocol struct{}
 
 func (protocol) Name() string { return "netrpc" }
 
+// Codecs names the codec that the protocol needs: see yodel.Protocol.
+func (protocol) Codecs() []string { return []string{"gob"} }
+
 const connect = "CONNECT " + rpc.DefaultRPCPath + " "
 
 // Match implements yodel.Protocol. A connection begins with the HTTP request of rpc.DialHTTP, or

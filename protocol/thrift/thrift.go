@@ -106,6 +106,9 @@ type protocol struct{ Options }
 // Name implements yodel.Protocol.
 func (*protocol) Name() string { return "thrift" }
 
+// Codecs names the codecs of which the protocol needs one: see yodel.Protocol.
+func (*protocol) Codecs() []string { return codecNames[:] }
+
 // Match implements yodel.Protocol.
 func (*protocol) Match(first []byte) (ok, more bool) {
 	kind, more := kindOf(first)

@@ -26,6 +26,11 @@ type WireOptions struct {
 	// frames, as TFramedTransport does. Only with frames does a reply that is too large leave the
 	// connection usable if it has more than four times Limits.MaxMessage.
 	Unframed bool
+	// Service is the service whose methods the server has, for example "Arith". A call of a method
+	// of another service then fails before it is sent (YDL2001). Without Multiplexed, requests do
+	// not name the service: set Service, so that a call of "Billing.mul" does not execute
+	// "Arith.mul". Default "": methods of all services are sent.
+	Service string
 	// Multiplexed names the service with the method, for servers with TMultiplexedProcessor: for
 	// the method "Arith.mul", it sends "Arith:mul". Default: only the part behind the last dot or
 	// slash is sent.
@@ -168,6 +173,12 @@ func (l *link) release() {
 
 // unsendable returns why a call cannot be sent by this protocol, or nil.
 func (l *link) unsendable(call *yodel.Call) error {
+	if i := strings.LastIndexAny(call.Method, "./"); l.Service != "" && i >= 0 && call.Method[:i] != l.Service {
+		return &yodel.Error{
+			Code: yodel.Unimplemented, ID: "YDL2001", NotProcessed: true,
+			Message: fmt.Sprintf("%s: %s has the service %s, as thrift.WireOptions.Service says", call.Method, l.addr, l.Service),
+		}
+	}
 	results, _ := call.Reply.(yodel.Values)
 	var what string
 	switch {

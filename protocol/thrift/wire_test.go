@@ -45,6 +45,24 @@ func TestWire(t *testing.T) {
 	}
 }
 
+// A call of another service than the server's is not sent, because the server would execute its own
+// method of this name.
+func TestWireOfOneService(t *testing.T) {
+	s := serve(t, &thrift.Options{Service: "Arith"}, yodel.ServerOptions{})
+	for _, multiplexed := range []bool{false, true} {
+		c := calling(t, dialects[2], s.addr, thrift.WireOptions{Service: "Arith", Multiplexed: multiplexed}, yodel.ClientOptions{})
+		var neg int32
+		if err := c.Call(t.Context(), "Arith.Neg", new(int32(3)), &neg); err != nil || neg != -3 {
+			t.Errorf("got %d, %v", neg, err)
+		}
+		err := c.Call(t.Context(), "Billing.Neg", new(int32(3)), new(int32))
+		e, ok := errors.AsType[*yodel.Error](err)
+		if !ok || e.ID != "YDL2001" || e.Code != yodel.Unimplemented || !e.NotProcessed || !strings.Contains(e.Message, "has the service Arith") {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
 // checkCalls calls the methods of Arith.
 func checkCalls(t *testing.T, c *yodel.Client) {
 	t.Helper()

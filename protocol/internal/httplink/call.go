@@ -47,7 +47,7 @@ func (l *Link) newExchange(ctx context.Context, call *yodel.Call) (*exchange, er
 	case call.Attachment != nil:
 		return nil, unsendable(call, "HTTP has no attachments")
 	case several || results:
-		return nil, unsendable(call, "HTTP has no calls with several values")
+		return nil, unsendable(call, "gRPC and Connect have no calls with several values: send one message, for example a struct")
 	case call.OneWay:
 		return nil, unsendable(call, "HTTP has no one-way calls")
 	}
@@ -341,7 +341,8 @@ func (v *conversation) open() error {
 	subtype, ok := strings.CutPrefix(media, v.protocol.Media)
 	switch {
 	case v.response.StatusCode != http.StatusOK && (!ok || h.Get(v.protocol.Status) == ""):
-		v.failure = yodel.Errorf(httpwire.CodeOf(v.response.StatusCode), "%s: the server answered with HTTP status %.60s", v.call.Method, v.response.Status)
+		body, _ := io.ReadAll(io.LimitReader(v.response.Body, maxReason)) // without it, the status says what is known
+		v.failure = statusError(v.call, v.response, body)
 	case !ok || subtype != "" && subtype[0] != '+':
 		v.failure = yodel.Errorf(yodel.Unknown, "%s: the reply has the content type %.60q", v.call.Method, media)
 	case subtype != "+"+v.subtype && (subtype != "" || v.subtype != "proto"):

@@ -42,11 +42,13 @@ type Link struct {
 var errClosed = errors.New("the connection was closed")
 
 // Connect returns a Link that owns nc, a connection to ep. It speaks HTTP/1.1 if http1 is set, and
-// HTTP/2 otherwise.
+// HTTP/2 otherwise. With HTTP/2 it waits for the server's settings. Without this wait, the outcome
+// of calls to a server that speaks another protocol would be unknown.
 func Connect(ctx context.Context, nc net.Conn, ep *yodel.Endpoint, http1 bool) (*Link, error) {
 	limits := ep.Client().Limits()
+	greeted := &greetedConn{Conn: nc, greeting: make(chan error, 1)}
 	transport := &http.Transport{
-		DialContext:            func(context.Context, string, string) (net.Conn, error) { return nc, nil },
+		DialContext:            func(context.Context, string, string) (net.Conn, error) { return greeted, nil },
 		Protocols:              new(http.Protocols),
 		DisableCompression:     true, // the Wire compresses messages
 		MaxResponseHeaderBytes: int64(limits.MaxMetadata) + 8<<10,
@@ -68,6 +70,12 @@ func Connect(ctx context.Context, nc net.Conn, ep *yodel.Endpoint, http1 bool) (
 		return nil, err
 	}
 	l.conn.SetStateHook(l.state)
+	if !http1 {
+		if err = greeted.awaitSettings(ctx, ep); err != nil {
+			_ = l.conn.Close() // err has the reason
+			return nil, err
+		}
+	}
 	return l, nil
 }
 

@@ -4,6 +4,7 @@ package httplink
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -128,6 +129,25 @@ func (x *exchange) readAll(from io.Reader) ([]byte, error) {
 	return body, nil
 }
 
+// maxReason is how much of the text in a response becomes a part of an error, in bytes.
+const maxReason = 120
+
+// statusError returns the error for a status of HTTP. If the body is a text, the error has its
+// first line. A server that does not take the content type has not executed the call.
+func statusError(call *yodel.Call, response *http.Response, body []byte) *yodel.Error {
+	e := yodel.Errorf(httpwire.CodeOf(response.StatusCode), "%s: the server answered with HTTP status %.60s", call.Method, response.Status)
+	if httpwire.ContentType(response.Header.Get("Content-Type")) == "text/plain" {
+		line, _, _ := strings.Cut(string(body[:min(len(body), maxReason)]), "\n")
+		if line = strings.TrimSpace(line); line != "" {
+			e.Message += ": " + strings.ToValidUTF8(line, "\uFFFD")
+		}
+	}
+	if response.StatusCode == http.StatusUnsupportedMediaType {
+		e.Code, e.ID, e.NotProcessed = yodel.Unimplemented, "YDL2003", true
+	}
+	return e
+}
+
 // unaryError returns the error of a response.
 func (x *exchange) unaryError(response *http.Response, media string, body []byte, encoding string) error {
 	if encoding != "" {
@@ -136,7 +156,7 @@ func (x *exchange) unaryError(response *http.Response, media string, body []byte
 			body = nil // the status says what is known
 		}
 	}
-	e := yodel.Errorf(httpwire.CodeOf(response.StatusCode), "%s: the server answered with HTTP status %.60s", x.call.Method, response.Status)
+	e := statusError(x.call, response, body)
 	var said httpwire.JSONError
 	if media == "application/json" && json.Unmarshal(body, &said) == nil {
 		if told, ok := said.Err(); ok {
@@ -145,6 +165,8 @@ func (x *exchange) unaryError(response *http.Response, media string, body []byte
 			e.Message = said.Message
 		}
 	}
+	refused, id := e.NotProcessed, e.ID
 	httpwire.GetError(response.Header, e)
+	e.NotProcessed, e.ID = e.NotProcessed || refused, cmp.Or(e.ID, id)
 	return e
 }

@@ -67,7 +67,7 @@ func objectOf(e *yodel.Error) errorObject {
 	if !fit(data.Details) {
 		data.Details = nil
 	}
-	data.NotProcessed = e.NotProcessed && !isRefusal(o.Code)
+	data.NotProcessed = e.NotProcessed
 	if data.ID != "" || len(data.Details) > 0 || data.RetryAfterMs > 0 || data.NotProcessed {
 		o.Data = &data
 	}
