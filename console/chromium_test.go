@@ -275,13 +275,17 @@ func (b *browser) check(where string) {
 // shoot writes a picture of the page into the folder YODEL_SHOTS, if that is set.
 func (b *browser) shoot(name string) {
 	b.t.Helper()
-	folder := os.Getenv("YODEL_SHOTS")
-	if folder == "" {
-		return
+	if folder := os.Getenv("YODEL_SHOTS"); folder != "" {
+		b.picture(folder+"/"+name+".png", 720)
 	}
+}
+
+// picture writes a picture of the upper part of the page into a file.
+func (b *browser) picture(path string, height int) {
+	b.t.Helper()
 	var shot struct{ Data string }
-	b.do("Page.captureScreenshot", map[string]any{"format": "png"}, &shot)
+	b.do("Page.captureScreenshot", map[string]any{"format": "png", "clip": map[string]any{"x": 0, "y": 0, "width": 1280, "height": height, "scale": 1}}, &shot)
 	picture, err := base64.StdEncoding.DecodeString(shot.Data)
 	must(b.t, err)
-	must(b.t, os.WriteFile(folder+"/"+name+".png", picture, 0o600))
+	must(b.t, os.WriteFile(path, picture, 0o644))
 }

@@ -174,7 +174,7 @@ func (a *app) root() *cobra.Command {
 	f.StringVar(&a.o.token, "token", "", "token for middleware/auth; default: the variable YODEL_TOKEN")
 	a.complete(root, "output", []string{"table", "json", "ndjson", "name", "yaml"})
 	root.AddCommand(
-		a.lsCommand(), a.describeCommand(), a.callCommand(), a.explainCommand(), a.samplesCommand(),
+		a.lsCommand(), a.describeCommand(), a.callCommand(), a.explainCommand(), a.samplesCommand(), a.eventsCommand(),
 		a.devCommand(), a.drainCommand(), a.weightCommand(), a.disableCommand(), a.enableCommand(), a.doctorCommand(), a.topCommand(), a.tapCommand(),
 		a.benchCommand(), a.drainTestCommand(), a.ruleCommand(), a.ctxCommand(), a.completionCommand(), a.versionCommand(),
 	)

@@ -227,7 +227,11 @@ func (a *app) method(ctx context.Context, client *yodel.Client, service, last st
 		}
 	}
 	if len(s.Methods) > 0 {
-		return findMethod(s, last)
+		m, err := findMethod(s, last)
+		if err != nil {
+			return nil, err
+		}
+		return &m.Method, nil
 	}
 	known := fleet.Services(info)
 	f := faultf(exitFailed, "unimplemented: the server has no service %s [YDL2001]", service)

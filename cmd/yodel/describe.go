@@ -22,7 +22,7 @@ func (a *app) describeCommand() *cobra.Command {
 		Use:     "describe SERVICE | SERVICE/METHOD | HOST:PORT",
 		Aliases: []string{"desc"},
 		Short:   "Describe a service, a method or an instance",
-		Long:    "A method is described by the server that has it: its types, its kind, and an example of a call.",
+		Long:    "A method is described by the server that has it: its types, its kind, an example of a call, and its callers in the last minute.",
 		Example: "  yodel describe shop.Cart/Add\n  yodel describe shop.Cart\n  yodel describe 127.0.0.1:8972",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -56,7 +56,16 @@ func (a *app) describe(ctx context.Context, f *fleet.Fleet, t *target, name stri
 	if err != nil {
 		return err
 	}
-	return a.show(m, text(describeMethod(m)), func() []string { return []string{shown(m.Name)} })
+	var b strings.Builder
+	b.WriteString(describeMethod(&m.Method))
+	for i := range m.Callers {
+		c, head := &m.Callers[i], ""
+		if i == 0 {
+			head = "Callers"
+		}
+		fmt.Fprintf(&b, "  %-8s %s  %.1f calls/s, %s ok\n", head, orDash(c.Name), c.Traffic.Rate, percent(c.Traffic.OK()))
+	}
+	return a.show(m, text(b.String()), func() []string { return []string{shown(m.Name)} })
 }
 
 // hasService reports whether the fleet has a service of that name.
@@ -93,10 +102,10 @@ func (a *app) describeService(ctx context.Context, f *fleet.Fleet, t *target, na
 
 // findMethod returns a method of a service. If it does not exist, the error names the most similar
 // one.
-func findMethod(s *fleet.Service, name string) (*introspect.Method, error) {
+func findMethod(s *fleet.Service, name string) (*fleet.Method, error) {
 	var names []string
 	for i := range s.Methods {
-		m := &s.Methods[i].Method
+		m := &s.Methods[i]
 		last := m.Name[strings.LastIndexAny(m.Name, "./")+1:]
 		if last == name {
 			return m, nil

@@ -45,12 +45,12 @@ func (a *app) devCommand() *cobra.Command {
 		Short: "Run a registry, rules and the console for development, until Ctrl-C",
 		Long: "The registry is a folder, ./.yodel, which servers and clients on this machine share:\n" +
 			"file.New(\".yodel\", nil) of package registry/file. Commands in this folder and below find it by themselves.\n" +
-			"--demo adds a shop with three services, five instances and traffic. One instance fails on purpose.",
+			"--demo adds a shop with three services, five instances and traffic. One instance fails and one is slow, on purpose.",
 		Example: "  yodel dev --demo\n  yodel dev --memory --no-console",
 		RunE:    func(c *cobra.Command, _ []string) error { return a.dev(c.Context(), &o) },
 	})
 	f := c.Flags()
-	f.BoolVar(&o.demo, "demo", false, "add a small shop with traffic and a failing instance")
+	f.BoolVar(&o.demo, "demo", false, "add a small shop with traffic, a failing and a slow instance")
 	f.BoolVar(&o.memory, "memory", false, "forget everything at the end")
 	f.BoolVar(&o.noConsole, "no-console", false, "do not serve the console")
 	f.IntVar(&o.port, "console-port", 0, fmt.Sprintf("`PORT` of the console (default %d, or the next free one)", consolePort))
@@ -135,7 +135,7 @@ func (a *app) banner(o *devOptions, kept, console string) {
 	row("Registry", "file:%s      (%s)", o.folder, kept)
 	row("Console", "%s", console)
 	if o.demo {
-		row("Demo", "3 services, 5 instances, 40 calls/s, one of them fails on purpose")
+		row("Demo", "3 services, 5 instances, 40 calls/s; one fails and one is slow, on purpose")
 	}
 	a.printf("\n")
 	try := "Try"

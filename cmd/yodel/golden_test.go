@@ -277,6 +277,12 @@ func TestRules(t *testing.T) {
 	if r := run(t, folder, "ls"); !regexp.MustCompile(`(?m)^shop.Cart .* canary`).MatchString(r.out) {
 		t.Errorf("ls does not show the rule:\n%s", r.out)
 	}
+	if r := run(t, folder, "events", "shop.Cart", "--limit", "1", "-o", "name"); r.out != "shop.Cart/try\n" {
+		t.Errorf("events: %s%s", r.out, r.err)
+	}
+	if r := run(t, folder, "events", "shop.Pay", "-o", "json"); r.code != exitOK || strings.Contains(r.out, "shop.Cart/try") || !strings.Contains(r.out, `"kind": "start"`) {
+		t.Errorf("events of another service: %s%s", r.out, r.err)
+	}
 	if r := run(t, folder, "rule", "get", "shop.Cart", "try"); !strings.Contains(r.out, `"percent": 10`) {
 		t.Errorf("get: %s%s", r.out, r.err)
 	}

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"io"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/registry/file"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -22,10 +24,16 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files and docs/cli.md")
 
-// TestMain makes the test's program the command itself when a test starts it as such.
+// TestMain makes the test's program the command itself, or a server, when a test starts it as such.
 func TestMain(m *testing.M) {
 	if os.Getenv("YODEL_TEST_AS_PROGRAM") != "" {
 		main()
+		return
+	}
+	if addr := os.Getenv("YODEL_TEST_AS_SERVER"); addr != "" {
+		if err := serveAt(addr, os.Getenv("YODEL_TEST_FOLDER")); err != nil && !errors.Is(err, yodel.ErrServerClosed) {
+			os.Exit(1)
+		}
 		return
 	}
 	yodeltest.VerifyNoLeaks(m)

@@ -27,6 +27,31 @@ func program(ctx context.Context, folder string, args ...string) *exec.Cmd {
 // consoleLine is the line of the banner about the console. Its port and its token differ.
 var consoleLine = regexp.MustCompile(`(Console +)http://.*`)
 
+// devOutput returns what yodel dev prints until five instances are up and one is ejected.
+func devOutput(scanner *bufio.Scanner) (text string, ejected bool) {
+	var b strings.Builder
+	for up := 0; (up < 5 || !ejected) && scanner.Scan(); {
+		line := scanner.Text() + "\n"
+		if strings.Contains(line, "ejected  shop.Pay@") {
+			ejected = true
+			continue
+		}
+		b.WriteString(line)
+		if strings.Contains(line, "  up   ") {
+			up++
+		}
+	}
+	return b.String(), ejected
+}
+
+// stableDev returns the output of yodel dev without what differs from run to run. Its last five
+// lines are those of the instances, which come in any order.
+func stableDev(text, folder string) string {
+	lines := strings.Split(strings.TrimRight(consoleLine.ReplaceAllString(stable(text, folder), "${1}LINK"), "\n"), "\n")
+	slices.Sort(lines[max(len(lines)-5, 0):])
+	return strings.Join(lines, "\n") + "\n"
+}
+
 // TestDevDemo runs yodel dev --demo as a process: within 10 s it shows the registry, the services,
 // traffic and the failing instance. Ctrl-C ends it cleanly, and the instances are withdrawn.
 func TestDevDemo(t *testing.T) {
@@ -42,24 +67,19 @@ func TestDevDemo(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var text strings.Builder
 	scanner := bufio.NewScanner(out)
-	var up []string // in the order in which the servers have announced themselves
-	ejected := false
-	for (len(up) < 5 || !ejected) && scanner.Scan() {
-		line := scanner.Text()
-		switch {
-		case strings.Contains(line, "ejected  shop.Pay@"):
-			ejected = true
-		case strings.Contains(line, "  up   ") && !ejected:
-			up = append(up, stable(line, folder)+"\n")
-		case !ejected:
-			text.WriteString(line + "\n")
-		}
+	text, ejected := devOutput(scanner)
+	link := regexp.MustCompile(`http://[^ ]+/#login=[A-Z0-9]+`).FindString(text)
+	golden(t, "dev", stableDev(text, folder))
+	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	slices.Sort(up)
-	link := regexp.MustCompile(`http://[^ ]+/#login=[A-Z0-9]+`).FindString(text.String())
-	golden(t, "dev", consoleLine.ReplaceAllString(stable(text.String(), folder), "${1}LINK")+strings.Join(up, ""))
+	_, block, _ := strings.Cut(string(readme), "$ go run ./cmd/yodel dev --demo\n")
+	block, _, _ = strings.Cut(block, "```")
+	if shown, said := devOutput(bufio.NewScanner(strings.NewReader(block))); !said || stableDev(shown, folder) != stableDev(text, folder) {
+		t.Errorf("the README shows\n%s\nand the program prints\n%s", block, text)
+	}
 	ask, err := http.NewRequestWithContext(ctx, http.MethodGet, link, nil)
 	if err != nil {
 		t.Fatal(err)

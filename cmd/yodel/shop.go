@@ -20,7 +20,7 @@ import (
 )
 
 // This file is the demonstration of yodel dev: a shop of three services with five instances, of
-// which one fails, and a client that calls them.
+// which one fails and one is slow, and a client that calls them.
 
 // The messages of the shop.
 type (
@@ -90,7 +90,7 @@ type member struct {
 // members returns the five instances.
 func (p *shop) members() []member {
 	return []member{
-		{"v1.0.0", "a", p.cart}, {"v1.1.0", "b", p.cart},
+		{"v1.0.0", "a", func(s *yodel.Server) { p.cart(s, 0) }}, {"v1.1.0", "b", func(s *yodel.Server) { p.cart(s, slowness) }},
 		{"v1.0.0", "a", func(s *yodel.Server) { p.till(s, false) }}, {"v1.0.0", "b", func(s *yodel.Server) { p.till(s, true) }},
 		{"v1.0.0", "a", p.store},
 	}
@@ -160,8 +160,12 @@ func (p *shop) client(service, name string) *yodel.Client {
 // shopper returns the name of a cart.
 func shopper(ctx context.Context) string { return yodel.CallFrom(ctx).Metadata["shopper"] }
 
-// cart registers the methods of shop.Cart.
-func (p *shop) cart(s *yodel.Server) {
+// slowness is how much longer than the other the slow instance takes to check out. It is too little
+// for clients to eject the instance.
+const slowness = 6 * time.Millisecond
+
+// cart registers the methods of shop.Cart. Checkout takes at least as long as slow.
+func (p *shop) cart(s *yodel.Server, slow time.Duration) {
 	reply := func(lines []Line) *CartReply {
 		out := &CartReply{Lines: append([]Line{}, lines...)}
 		for _, l := range lines {
@@ -198,6 +202,11 @@ func (p *shop) cart(s *yodel.Server) {
 		return reply(nil), nil
 	})
 	cartCheckout.Handle(s, func(ctx context.Context, _ *empty) (*ChargeReply, error) {
+		select {
+		case <-time.After(slow):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
 		receipt, err := payCharge.Call(ctx, p.pay, &ChargeRequest{Cents: 1250})
 		if err != nil {
 			return nil, err

@@ -205,6 +205,9 @@ func TestTrafficOfARealServer(t *testing.T) {
 			if tr.Failed < 0.099 || tr.Failed > 0.101 || tr.Step != time.Second || tr.P99 == 0 || cart.Instances[0].Live == nil || len(cart.Callers) == 0 {
 				t.Errorf("got the traffic %+v of the callers %v", tr, cart.Callers)
 			}
+			if m := cart.Methods; len(m) != 1 || m[0].Name != "shop.Cart.Add" || len(m[0].Callers) != 1 || m[0].Callers[0].Traffic.Rate != tr.Rate || m[0].Callers[0].Name == "" {
+				t.Errorf("got the methods %+v", m)
+			}
 			return
 		}
 		select {

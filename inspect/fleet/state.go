@@ -64,6 +64,8 @@ type Method struct {
 	introspect.Method
 
 	Traffic Traffic `json:"traffic"`
+	// Callers are the callers of this method. They need live data.
+	Callers []Caller `json:"callers,omitempty"`
 }
 
 // A Caller is the calls of one caller.
@@ -190,14 +192,37 @@ func (s *Service) complete(now time.Time) {
 	}
 	s.Traffic = sum.traffic()
 	s.Methods = s.describe(methods)
-	for name, t := range callers {
-		s.Callers = append(s.Callers, Caller{name, t.traffic()})
-	}
-	slices.SortFunc(s.Callers, func(a, b Caller) int {
-		return cmp.Or(cmp.Compare(b.Traffic.Rate, a.Traffic.Rate), strings.Compare(a.Name, b.Name))
-	})
+	s.Callers = busiest(callers)
 	s.Versions = s.versions()
 	s.State, s.Note = s.judge(now)
+}
+
+// busiest returns callers, those with most calls first.
+func busiest(callers map[string]*tally) []Caller {
+	var list []Caller
+	for name, t := range callers {
+		list = append(list, Caller{name, t.traffic()})
+	}
+	slices.SortFunc(list, func(a, b Caller) int {
+		return cmp.Or(cmp.Compare(b.Traffic.Rate, a.Traffic.Rate), strings.Compare(a.Name, b.Name))
+	})
+	return list
+}
+
+// callersOf returns the callers of a method.
+func (s *Service) callersOf(method string) []Caller {
+	callers := make(map[string]*tally)
+	for _, in := range s.Instances {
+		if in.Live == nil {
+			continue
+		}
+		for i := range in.Live.Series {
+			if one := &in.Live.Series[i]; one.Side == "server" && one.Method == method {
+				merge(callers, map[string]*tally{one.Peer: ofSeries(one, in.Live)})
+			}
+		}
+	}
+	return busiest(callers)
 }
 
 // describe returns the methods of all instances with their calls.
@@ -218,6 +243,7 @@ func (s *Service) describe(methods map[string]*tally) []Method {
 		if t := methods[name]; t != nil {
 			m.Traffic = t.traffic()
 		}
+		m.Callers = s.callersOf(name)
 		list = append(list, m)
 	}
 	slices.SortFunc(list, func(a, b Method) int { return strings.Compare(a.Name, b.Name) })

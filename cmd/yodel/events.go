@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/yodel-rpc/yodel/inspect/fleet"
+	"github.com/yodel-rpc/yodel/introspect"
+)
+
+func (a *app) eventsCommand() *cobra.Command {
+	limit := 0
+	c := a.watchable(command(reads, &cobra.Command{
+		Use:   "events [SERVICE]",
+		Short: "List what has changed, the newest first",
+		Long: "The list has the changes of rules, with author and reason, and what the processes have noticed: starts, drains, and\n" +
+			"instances that came, left, or got no calls for a while. A process remembers 256 events until it ends, and shares\n" +
+			"them if ServerOptions.Diagnostics is set. The registry keeps the last 100 changes of the rules of a service.",
+		Example: "  yodel events\n  yodel events shop.Pay --limit 5\n  yodel events -o ndjson",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			f, t, done, err := a.fleet(c.Context())
+			if err != nil {
+				return err
+			}
+			defer done()
+			return a.again(c.Context(), func() error { return a.events(c.Context(), f, t, strings.Join(args, ""), limit) })
+		},
+		ValidArgsFunction: a.completeService,
+	}))
+	c.Flags().IntVar(&limit, "limit", 20, "list at most `N` events")
+	return c
+}
+
+func (a *app) events(ctx context.Context, f *fleet.Fleet, t *target, service string, limit int) error {
+	view, err := f.Read(ctx)
+	if err != nil {
+		return t.unreachable(err)
+	}
+	if service != "" {
+		if _, err := a.service(ctx, f, t, service); err != nil {
+			return err
+		}
+	}
+	all := []introspect.Event{}
+	latest := make(map[[2]string]time.Time) // when an event of a kind was last listed, by kind and object
+	for _, e := range view.Events {
+		// Several processes report the same event within a moment.
+		key := [2]string{e.Kind, e.Object}
+		if e.At.Sub(latest[key]) < 2*time.Second || service != "" && !about(view.Service(service), &e) {
+			continue
+		}
+		latest[key] = e.At
+		all = append(all, e)
+	}
+	for _, s := range view.Services {
+		if service == "" || s.Name == service {
+			changes, err := a.ruleEvents(ctx, t, s.Name)
+			if err != nil {
+				return err
+			}
+			all = append(all, changes...)
+		}
+	}
+	slices.SortStableFunc(all, func(x, y introspect.Event) int {
+		return cmp.Or(y.At.Compare(x.At), strings.Compare(x.Object, y.Object))
+	})
+	all = all[:min(len(all), max(limit, 0))]
+	rows := newTable("TIME", "WHAT", "OBJECT", "BY", "DETAILS")
+	for i := range all {
+		e := &all[i]
+		rows.add(localTime(e.At), e.Kind, e.Object, orDash(e.By), e.What)
+	}
+	return a.show(all, rows, func() []string {
+		var names []string
+		for i := range all {
+			names = append(names, all[i].Object)
+		}
+		return names
+	})
+}
+
+// about reports whether an event concerns an instance of a service. The event of an instance that
+// has left names the service.
+func about(s *fleet.Service, e *introspect.Event) bool {
+	return slices.ContainsFunc(s.Instances, func(in *fleet.Instance) bool { return in.Addr == e.Object }) || strings.Contains(e.What, " of "+s.Name+":")
+}
+
+// ruleEvents returns the changes of the rules of a service. It returns nothing if the registry
+// keeps no rules.
+func (a *app) ruleEvents(ctx context.Context, t *target, service string) ([]introspect.Event, error) {
+	book, err := t.book()
+	if err != nil {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.o.timeout)
+	defer cancel()
+	changes, err := book.History(ctx, service)
+	if err != nil {
+		return nil, faultf(exitUnreachable, "%v", err)
+	}
+	var all []introspect.Event
+	for i := range changes {
+		ch := &changes[i]
+		what := fmt.Sprintf("%s: %s (revision %d)", ch.What, ch.Reason, ch.Revision)
+		all = append(all, introspect.Event{At: ch.At, Kind: "rule", Object: strings.TrimRight(service+"/"+ch.Rule, "/"), By: ch.Author, What: what})
+	}
+	return all, nil
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect/fleet"
+	"github.com/yodel-rpc/yodel/introspect"
+	"github.com/yodel-rpc/yodel/registry/memory"
+)
+
+var screenshots = flag.String("screenshots", "", "write the pictures of the README into this `folder`")
+
+// A portrait is a reader of a small fleet that is always the same, for pictures of it.
+type portrait struct{ client *yodel.Client }
+
+func (p *portrait) Client(string) *yodel.Client { return p.client }
+func (p *portrait) Close()                      { p.client.Close() }
+
+// Read returns a shop of six services. One instance of Pay fails.
+func (p *portrait) Read(context.Context, ...string) (*fleet.View, error) {
+	v := &fleet.View{At: time.Now()}
+	add := func(name string, instances int, rate float64, note string, callers ...string) {
+		s := &fleet.Service{Name: name, State: fleet.Healthy, Note: note, Up: instances}
+		s.Versions = []fleet.Version{{Version: "v1.4.0", Share: 1}}
+		s.Traffic = portraitTraffic(rate, len(v.Services))
+		if note != "" {
+			s.State = fleet.Degraded
+			s.Traffic.Failed, s.Traffic.Errors = 0.061, map[string]float64{"internal": 0.061 * rate}
+		}
+		for i := range instances {
+			in := &fleet.Instance{
+				Instance: yodel.Instance{Addr: fmt.Sprintf("10.0.%d.%d:8972", len(v.Services)+1, i+1), Version: "v1.4.0", Zone: string(rune('a' + i))},
+				Service:  name, State: fleet.Up, Traffic: portraitTraffic(rate/float64(instances), i),
+			}
+			in.Live = &introspect.Live{Now: v.At, Step: time.Second, Name: name, Process: introspect.Process{Started: v.At.Add(-26 * time.Hour)}}
+			in.Started = in.Live.Process.Started
+			s.Instances = append(s.Instances, in)
+		}
+		if note != "" {
+			bad := s.Instances[instances-1]
+			bad.State, bad.Why = fleet.Ejected, "gets no calls while others are ready: outlier"
+			s.Up--
+			v.Events = append(v.Events,
+				introspect.Event{At: v.At.Add(-12 * time.Minute), Kind: "start", Object: bad.Addr, What: "listening"},
+				introspect.Event{At: v.At.Add(-11 * time.Minute), Kind: "instance up", Object: bad.Addr, What: "an instance of " + name + ": the resolver names it", By: "resolver"},
+				introspect.Event{At: v.At.Add(-40 * time.Second), Kind: "not ready", Object: bad.Addr, What: bad.Why, By: "outlier"},
+			)
+		}
+		for _, caller := range callers {
+			s.Callers = append(s.Callers, fleet.Caller{Name: caller, Traffic: portraitTraffic(rate/float64(len(callers)), len(v.Services))})
+		}
+		s.Methods = []fleet.Method{{Method: introspect.Method{Name: name + ".Get"}, Traffic: s.Traffic}}
+		v.Services = append(v.Services, s)
+	}
+	add("shop.Pay", 3, 320, "1 instance ejected 40s ago (gets no calls while others are ready: outlier); 6.1% of the calls fail with internal", "shop.Cart", "shop.Orders")
+	add("shop.Cart", 4, 1240, "", "web", "mobile")
+	add("shop.Orders", 3, 410, "", "web")
+	add("shop.Stock", 2, 890, "", "shop.Cart", "shop.Orders")
+	add("shop.Mail", 2, 35, "", "shop.Orders")
+	add("shop.Search", 3, 2150, "", "web", "mobile")
+	return v, nil
+}
+
+// portraitTraffic returns the calls of a minute with a rate. The seed makes charts differ.
+func portraitTraffic(rate float64, seed int) fleet.Traffic {
+	t := fleet.Traffic{Known: true, Rate: rate, Step: time.Second, Points: make([]float64, 59), P50: 900 * time.Microsecond, P90: 4 * time.Millisecond, P99: time.Duration(9+3*seed) * time.Millisecond}
+	for i := range t.Points {
+		t.Points[i] = rate * (0.9 + 0.2*float64((i*i+7*seed+3*i)%11)/10)
+	}
+	return t
+}
+
+// TestScreenshots shows the screens that the README has pictures of. With -screenshots it writes
+// the pictures:
+//
+//	go test ./console -run TestScreenshots -screenshots "$PWD/docs/images"
+func TestScreenshots(t *testing.T) {
+	b := newBrowser(t)
+	c := newConsole(t, &shop{registry: memory.New(nil)}, nil)
+	c.fleet.open = func(time.Duration) reader { return &portrait{yodel.NewClient(yodel.Static(), nil)} }
+	base := serveConsole(t, c)
+	b.enter(c, base, "shop.Pay")
+	for _, picture := range []struct {
+		name, path, theme, want string
+		height                  int
+	}{
+		{"overview", "/", "light", "1 of 6 services", 610},
+		{"topology", "/topology?focus=shop.Cart&hops=2", "dark", "shop.Stock", 380},
+	} {
+		b.eval(fmt.Sprintf("localStorage.setItem('yodel-language', 'en'), localStorage.setItem('yodel-theme', %q)", picture.theme))
+		b.open(base+picture.path, picture.want)
+		b.check(picture.name)
+		if *screenshots != "" {
+			b.picture(filepath.Join(*screenshots, picture.name+".png"), picture.height)
+		}
+	}
+}
