@@ -178,8 +178,8 @@ func TestRequests(t *testing.T) {
 // The memory for what a request makes the server hold in tables counts as that of the client, until
 // the request is read.
 func TestMemoryOfTables(t *testing.T) {
-	// A connection gets at most 8 MiB: too little for the tables of a million lists, and enough for a
-	// request beside the one before it, which is released after its answer.
+	// A connection gets at most 8 MiB: too little for the tables of a million lists, and enough for
+	// a request beside the one before it, which is released after its answer.
 	s := serve(t, yodel.ServerOptions{MaxMemory: 16 << 20, Limits: yodel.Limits{MaxMessage: 2 << 20}})
 	c := dial(t, s.addr)
 	const object = "Ljava/lang/Object;"
