@@ -17,6 +17,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
@@ -28,6 +29,7 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/mirror"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/registry"
+	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
 // A harm is what user code does to the goroutine that runs it, while it is armed.
@@ -868,6 +870,44 @@ func TestShutdownInHooksReturns(t *testing.T) { //nolint:tparallel // its parts 
 			if err := receive(t, ended, "Shutdown has returned in the hook"); err != nil && name == "OnConn" {
 				t.Errorf("Shutdown returned %v", err)
 			}
+		})
+	}
+}
+
+// A call with a callback that user code interrupts before it is sent is not made a second time: its
+// callback runs once, and the next call of its key runs too.
+func TestAnInterruptedCallHasOneOutcome(t *testing.T) {
+	for name, call := range map[string]yodel.Call{"usual": {}, "ordered": {Ordered: true, Key: "key"}, "one-way": {OneWay: true}, "ordered one-way": {Ordered: true, Key: "key", OneWay: true}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var armed atomic.Bool
+				codec := hookCodec{encode: func(any) {
+					if armed.Load() {
+						panic("in the codec")
+					}
+				}}
+				h := startHooked(t, mem.New(), &yodel.ServerOptions{Codecs: []yodel.Codec{hookCodec{}}},
+					&yodel.ClientOptions{Codec: codec, Logger: slog.New(slog.DiscardHandler)})
+				h.works(t, 42) // it is connected, so the next call is sent at once
+				var outcomes []error
+				makeCall := func() {
+					made := call
+					made.Method, made.Args = string(hookDouble), new(int)
+					h.client.Go(t.Context(), &made, func(err error) { outcomes = append(outcomes, err) })
+					synctest.Wait()
+				}
+				armed.Store(true)
+				makeCall()
+				if len(outcomes) != 1 || yodel.CodeOf(outcomes[0]) != yodel.Internal {
+					t.Errorf("the callback got %v, want one error of the code Internal", outcomes)
+				}
+				armed.Store(false)
+				if makeCall(); len(outcomes) != 2 || outcomes[1] != nil {
+					t.Errorf("the callback of the next call got %v, want one nil", outcomes[1:])
+				}
+				h.close()
+				h.stop()
+			})
 		})
 	}
 }

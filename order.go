@@ -126,8 +126,9 @@ func (c *Client) carryOut(ctx context.Context, call *Call, t *turn, token bool) 
 }
 
 // goAtOnce sends a call on the caller's goroutine if all earlier calls of its key have been sent
-// and there is a connection. It reports whether it has sent the call.
-func (c *Client) goAtOnce(ctx context.Context, call *Call, done func(error)) bool {
+// and there is a connection. It reports whether the call has begun. The callback of a call that has
+// begun gets its outcome, also if user code panicked before the call was sent.
+func (c *Client) goAtOnce(ctx context.Context, call *Call, done func(error)) (begun bool) {
 	var pin *Endpoint
 	if call.pinned() {
 		pin = call.Endpoint
@@ -157,6 +158,7 @@ func (c *Client) goAtOnce(ctx context.Context, call *Call, done func(error)) boo
 	sent := false
 	defer func() {
 		if !sent { // an observer or a codec panicked
+			begun = true
 			t.Unsent(true)
 			o.finish(c.guard.interrupted(o.ctx, call.Method, recover()))
 		}
