@@ -138,7 +138,7 @@ func TestMistakesAreExplained(t *testing.T) {
 		},
 		"TLS on the client alone": {
 			func() error { return at(addr, &yodel.ClientOptions{Transport: new(tls.Transport)}, &yodel.Call{}) },
-			`unavailable: Arith.Mul: ADDR: TLS: the server ended the connection during the handshake; is TLS set up on one side only? [YDL1108]`,
+			`unavailable: Arith.Mul: ADDR: TLS: the server does not speak TLS: it began with yodel without TLS [YDL1108]`,
 		},
 		"a nil function": {
 			func() error { return s.Handle("Arith.Sub", (func(int) int)(nil)) },

@@ -43,6 +43,9 @@ func (lt *lifetime) abort() {
 func (lt *lifetime) graciousLocked() bool {
 	c := lt.c
 	written := !c.writing.flushing && len(c.writing.out) == 0 && lt.writeErr == nil
+	if _, foreign := errors.AsType[*PrefaceError](lt.err); foreign && !lt.client {
+		return written // the preface tells a client of another protocol what it has reached
+	}
 	return written && !lt.abrupt && (errors.Is(lt.err, ErrClosed) || errors.Is(lt.err, ErrDrained) || errors.Is(lt.err, ErrRetired) || errors.Is(lt.err, ErrAged))
 }
 
