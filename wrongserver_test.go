@@ -37,7 +37,7 @@ func TestWiresRecognizeServersOfOtherProtocols(t *testing.T) {
 		{connectrpc.Wire(&connectrpc.Options{HTTP1: true}), yodel.JSON},
 		{netrpc.Wire(gob.Codec), gob.Codec}, {netrpc.WireHTTP(gob.Codec, "/rpc"), gob.Codec},
 		{jsonrpc.Wire(yodel.JSON), yodel.JSON}, {rpcx.Wire(nil), msgpack.Codec},
-		{thriftrpc.Wire(thrift.Codec, nil), thrift.Codec}, {dubbo.Wire(hessian2.Codec, nil), hessian2.Codec},
+		{thriftrpc.Wire(thrift.Codec, &thriftrpc.WireOptions{Service: "Arith"}), thrift.Codec}, {dubbo.Wire(hessian2.Codec, nil), hessian2.Codec},
 	}
 	ca := newAuthority(t, "authority")
 	secure, err := (&tls.Transport{Server: &stdtls.Config{

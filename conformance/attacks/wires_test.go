@@ -274,7 +274,7 @@ func goodCallers(t *testing.T, addr string) (all []*goodCaller) {
 		{"gRPC-Web", grpc.Web, yodel.JSON, false},
 		{"Connect", connect.Wire(nil), yodel.JSON, true},
 		{"rpcx", rpcx.Wire(yodel.JSON), yodel.JSON, false},
-		{"Thrift", thrift.Wire(thriftcodec.Codec, nil), thriftcodec.Codec, false},
+		{"Thrift", thrift.Wire(thriftcodec.Codec, &thrift.WireOptions{Multiplexed: true}), thriftcodec.Codec, false},
 		{"JSON-RPC 2.0", jsonrpc.Wire(yodel.JSON), yodel.JSON, false},
 		{"net/rpc", netrpc.Wire(gob.Codec), gob.Codec, false},
 	} {

@@ -84,7 +84,7 @@ func (v variant) callingGenerated(t *testing.T, c *certificates, addr string, th
 	if v.tls {
 		o.Transport = &tlstransport.Transport{Client: c.client}
 	}
-	o.Wires = []yodel.Wire{protocol.Wire(own, &protocol.WireOptions{Unframed: !v.framed, Multiplexed: v.multiplexed, Throws: throws})}
+	o.Wires = []yodel.Wire{protocol.Wire(own, &protocol.WireOptions{Service: v.only(), Unframed: !v.framed, Multiplexed: v.multiplexed, Throws: throws})}
 	client := yodel.NewClient(yodel.Static("thrift://"+addr), &o)
 	t.Cleanup(client.Close)
 	return client, own

@@ -170,6 +170,14 @@ func (v variant) serveApache(t *testing.T, c *certificates, h *handler) (addr st
 	return socket.(interface{ Addr() net.Addr }).Addr().String()
 }
 
+// only returns the service whose methods the server has, or "" if it has several.
+func (v variant) only() string {
+	if v.multiplexed {
+		return ""
+	}
+	return "ThriftTest"
+}
+
 // calling returns a yodel client of an Apache server.
 func (v variant) calling(t *testing.T, c *certificates, addr string) *yodel.Client {
 	t.Helper()
@@ -181,7 +189,7 @@ func (v variant) calling(t *testing.T, c *certificates, addr string) *yodel.Clie
 		o.Transport = &tlstransport.Transport{Client: c.client}
 	}
 	throws := service.Throws(func(method string) string { return "ThriftTest." + method })
-	o.Wires = []yodel.Wire{protocol.Wire(o.Codec, &protocol.WireOptions{Unframed: !v.framed, Multiplexed: v.multiplexed, Throws: throws})}
+	o.Wires = []yodel.Wire{protocol.Wire(o.Codec, &protocol.WireOptions{Service: v.only(), Unframed: !v.framed, Multiplexed: v.multiplexed, Throws: throws})}
 	client := yodel.NewClient(yodel.Static("thrift://"+addr), &o)
 	t.Cleanup(client.Close)
 	return client

@@ -108,7 +108,7 @@ func TestTraceContextOverEveryWire(t *testing.T) {
 		{"JSON-RPC 2.0", jsonrpc.Wire(yodel.JSON), yodel.JSON, "", false},
 		{"JSON-RPC 1.0", jsonrpc.Wire1(yodel.JSON), yodel.JSON, "", false},
 		{"net/rpc", netrpc.Wire(gob.Codec), gob.Codec, "", false},
-		{"Thrift", thrift.Wire(thriftcodec.Codec, nil), thriftcodec.Codec, "", false},
+		{"Thrift", thrift.Wire(thriftcodec.Codec, &thrift.WireOptions{Service: "Trace"}), thriftcodec.Codec, "", false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			o, to := &yodel.ClientOptions{Codec: test.codec, Logger: slog.New(slog.DiscardHandler)}, addr

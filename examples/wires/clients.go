@@ -44,6 +44,7 @@ type client struct {
 
 // ways returns all ways. Those of yodel's clients differ in the Wire only.
 func ways() []way {
+	arith := &thrift.WireOptions{Service: "Arith"} // requests do not name it
 	all := []way{{name: "yodel", by: "yodel", dial: native, codes: true, metadata: true, deadline: true, feed: true, drains: true}}
 	for _, over := range []struct {
 		name string
@@ -58,8 +59,8 @@ func ways() []way {
 	}
 	return append(all,
 		way{name: "rpcx", by: "yodel", dial: by(rpcx.Wire(yodel.JSON), yodel.JSON), codes: true, metadata: true, deadline: true},
-		way{name: "Thrift binary", by: "yodel", dial: by(thrift.Wire(thriftcodec.Codec, nil), thriftcodec.Codec), codes: true},
-		way{name: "Thrift compact", by: "yodel", dial: by(thrift.Wire(thriftcodec.Compact, nil), thriftcodec.Compact), codes: true},
+		way{name: "Thrift binary", by: "yodel", dial: by(thrift.Wire(thriftcodec.Codec, arith), thriftcodec.Codec), codes: true},
+		way{name: "Thrift compact", by: "yodel", dial: by(thrift.Wire(thriftcodec.Compact, arith), thriftcodec.Compact), codes: true},
 		way{name: "JSON-RPC 2.0", by: "yodel", dial: by(jsonrpc.Wire(yodel.JSON), yodel.JSON), codes: true},
 		way{name: "net/rpc", by: "yodel", dial: by(netrpc.Wire(gob.Codec), gob.Codec), codes: true},
 		way{name: "net/rpc", by: "net/rpc", dial: standard(rpc.Dial)},

@@ -24,8 +24,8 @@ import (
 //		Wires: []yodel.Wire{jsonrpc.Wire(yodel.JSON)},
 //	})
 //
-// Codec encodes the arguments and decodes the results, whatever the codec of the call is. Its name
-// must be "json".
+// Codec encodes the arguments and decodes the results, whatever the codec of the call is. Wire
+// panics if its name is not "json".
 //
 // Arguments whose JSON is an object are sent as it is, other arguments in an array with one
 // element, several values as an array, and no arguments without parameters. Several results are
@@ -38,14 +38,21 @@ import (
 // yodel.Unknown. After -32700, -32600 and -32601 the call was certainly not executed. If a
 // connection ends, its pending calls may have been executed. The Link ignores requests and
 // notifications of the server.
-func Wire(codec yodel.Codec) yodel.Wire { return wire{codec, false} }
+func Wire(codec yodel.Codec) yodel.Wire { return newWire(codec, false) }
 
 // Wire1 is Wire for servers of JSON-RPC 1.0, for example those of the standard library's
 // net/rpc/jsonrpc. Its name is "jsonrpc1". Each argument is an element of an array. A server's
 // error is a text. If the text begins with the name of a code, as the texts of yodel servers do,
 // the error has that code. Otherwise its code is yodel.Unknown. If the text says that the method
 // does not exist, the call was certainly not executed.
-func Wire1(codec yodel.Codec) yodel.Wire { return wire{codec, true} }
+func Wire1(codec yodel.Codec) yodel.Wire { return newWire(codec, true) }
+
+func newWire(codec yodel.Codec, version1 bool) yodel.Wire {
+	if codec == nil || codec.Name() != "json" {
+		panic(`jsonrpc: a Wire needs a codec with the name "json"`)
+	}
+	return wire{codec, version1}
+}
 
 type wire struct {
 	codec    yodel.Codec
@@ -62,9 +69,6 @@ func (w wire) Name() string {
 
 // Connect implements yodel.Wire.
 func (w wire) Connect(_ context.Context, nc net.Conn, ep *yodel.Endpoint) (yodel.Link, error) {
-	if w.codec == nil || w.codec.Name() != "json" {
-		return nil, errors.New(`jsonrpc.Wire needs a codec with the name "json"`)
-	}
 	limits := ep.Client().Limits()
 	l := &link{
 		Link: pipelined.NewLink[reply](nc, limits), wire: w, limits: limits, addr: ep.Addr(),

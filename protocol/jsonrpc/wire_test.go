@@ -278,10 +278,20 @@ func TestWireOfABrokenServer(t *testing.T) {
 			}
 		})
 	}
-	wrong := yodel.NewClient(yodel.Static("jsonrpc://127.0.0.1:1"), &yodel.ClientOptions{Wires: []yodel.Wire{jsonrpc.Wire(yodel.Raw)}})
-	defer wrong.Close()
-	if err := wrong.Call(t.Context(), "X.Y", nil, nil); err == nil {
-		t.Error("a call with the codec raw succeeded")
+}
+
+func TestWireNeedsJSON(t *testing.T) {
+	for _, codec := range []yodel.Codec{nil, yodel.Raw} {
+		for _, wire := range []func(yodel.Codec) yodel.Wire{jsonrpc.Wire, jsonrpc.Wire1} {
+			func() {
+				defer func() {
+					if got := recover(); got != `jsonrpc: a Wire needs a codec with the name "json"` {
+						t.Errorf("it panicked with %v", got)
+					}
+				}()
+				wire(codec)
+			}()
+		}
 	}
 }
 

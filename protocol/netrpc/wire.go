@@ -8,7 +8,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/gob"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -29,8 +28,9 @@ import (
 //		Wires: []yodel.Wire{netrpc.Wire(gob.Codec)},
 //	})
 //
-// Codec decodes the replies. It must be the codec of package codec/gob. The servers accept
-// connections with rpc.Accept or rpc.ServeConn. For servers that use rpc.HandleHTTP, use WireHTTP.
+// Codec decodes the replies. It must be the codec of package codec/gob: otherwise Wire panics. The
+// servers accept connections with rpc.Accept or rpc.ServeConn. For servers that use rpc.HandleHTTP,
+// use WireHTTP.
 //
 // The protocol carries only the method, the arguments and the reply. It does not carry deadlines,
 // cancellation, keys, tenants and trace contexts. A call with metadata, with an attachment, with
@@ -38,11 +38,18 @@ import (
 // handler's error. If the text begins with the name of a code, as the texts of yodel servers do,
 // the error has that code. Otherwise its code is Unknown. If a connection ends, its pending calls
 // may have been executed.
-func Wire(codec yodel.Codec) yodel.Wire { return wire{codec: codec} }
+func Wire(codec yodel.Codec) yodel.Wire { return newWire(codec, "") }
 
 // WireHTTP is Wire for servers that serve net/rpc at a path of an HTTP server, which is usually
 // rpc.DefaultRPCPath. Its name is "netrpc+http".
-func WireHTTP(codec yodel.Codec, path string) yodel.Wire { return wire{codec, path} }
+func WireHTTP(codec yodel.Codec, path string) yodel.Wire { return newWire(codec, path) }
+
+func newWire(codec yodel.Codec, path string) yodel.Wire {
+	if codec == nil || codec.Name() != "gob" {
+		panic(`netrpc: a Wire needs the codec "gob"`)
+	}
+	return wire{codec, path}
+}
 
 type wire struct {
 	codec yodel.Codec
@@ -59,9 +66,6 @@ func (w wire) Name() string {
 
 // Connect implements yodel.Wire.
 func (w wire) Connect(ctx context.Context, nc net.Conn, ep *yodel.Endpoint) (yodel.Link, error) {
-	if w.codec == nil || w.codec.Name() != "gob" {
-		return nil, errors.New(`netrpc.Wire needs the codec "gob"`)
-	}
 	reader := bufio.NewReaderSize(nc, 32<<10)
 	if w.path != "" {
 		if err := w.connectHTTP(ctx, nc, reader); err != nil {

@@ -343,6 +343,15 @@ func TestWireHTTP(t *testing.T) {
 	}
 }
 
+func TestWireNeedsGob(t *testing.T) {
+	defer func() {
+		if got := recover(); got != `netrpc: a Wire needs the codec "gob"` {
+			t.Errorf("it panicked with %v", got)
+		}
+	}()
+	netrpc.Wire(yodel.JSON)
+}
+
 // An instance that speaks nothing that the client speaks is left out, and the error says so.
 func TestUnspokenProtocols(t *testing.T) {
 	c := calling(t, yodel.ClientOptions{}, "thrift://127.0.0.1:1", "grpc://127.0.0.1:2")

@@ -69,6 +69,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"slices"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
@@ -119,6 +120,9 @@ type protocol struct {
 
 // Name implements yodel.Protocol.
 func (*protocol) Name() string { return "rpcx" }
+
+// Codecs returns the names of the codecs that serialize types have: see yodel.Protocol.
+func (p *protocol) Codecs() []string { return slices.Sorted(maps.Keys(p.types)) }
 
 // Match implements yodel.Protocol. A connection begins with a request, whose first byte is 0x08 and
 // whose third byte is less than 0x80, or with an HTTP request.

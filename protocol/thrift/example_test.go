@@ -51,6 +51,7 @@ func Example() {
 	client := yodel.NewClient(yodel.Static("thrift://"+l.Addr().String()), &yodel.ClientOptions{
 		Codec: codec.Codec,
 		Wires: []yodel.Wire{thrift.Wire(codec.Codec, &thrift.WireOptions{
+			Service: "Calculator",
 			Throws: thrift.Throws{"Calculator.divide": throws["Calculator.Divide"]},
 		})},
 	})

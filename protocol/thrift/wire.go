@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -27,9 +26,10 @@ type WireOptions struct {
 	// connection usable if it has more than four times Limits.MaxMessage.
 	Unframed bool
 	// Service is the service whose methods the server has, for example "Arith". A call of a method
-	// of another service then fails before it is sent (YDL2001). Without Multiplexed, requests do
-	// not name the service: set Service, so that a call of "Billing.mul" does not execute
-	// "Arith.mul". Default "": methods of all services are sent.
+	// of another service then fails before it is sent (YDL2001). It is needed without Multiplexed,
+	// because a request then does not name its service: a call of "Billing.mul" would execute
+	// "Arith.mul". Default "": with Multiplexed, methods of all services are sent; without it, only
+	// methods without a service.
 	Service string
 	// Multiplexed names the service with the method, for servers with TMultiplexedProcessor: for
 	// the method "Arith.mul", it sends "Arith:mul". Default: only the part behind the last dot or
@@ -48,11 +48,11 @@ type WireOptions struct {
 //
 //	client := yodel.NewClient(yodel.Static("thrift://10.0.0.7:9090"), &yodel.ClientOptions{
 //		Codec: thriftcodec.Codec, // of package codec/thrift
-//		Wires: []yodel.Wire{thrift.Wire(thriftcodec.Codec, nil)},
+//		Wires: []yodel.Wire{thrift.Wire(thriftcodec.Codec, &thrift.WireOptions{Service: "Arith"})},
 //	})
 //
 // The name of codec decides the protocol: "thrift" is the binary protocol, and "thrift-compact" the
-// compact one. Nil means the default WireOptions.
+// compact one. Wire panics if the codec has another name. Nil means the default WireOptions.
 //
 // The method of a call is named as in Thrift's language, for example "Arith.mul". Values become the
 // arguments 1, 2 and so on, in the order of the values. A single message becomes argument 1. If its
@@ -73,15 +73,25 @@ type WireOptions struct {
 // Unimplemented for UNKNOWN_METHOD, InvalidArgument for PROTOCOL_ERROR, and Unknown for any other.
 // If a connection ends, its pending calls may have been executed.
 func Wire(codec yodel.Codec, o *WireOptions) yodel.Wire {
-	if o == nil {
-		o = &WireOptions{}
+	w := &wire{codec: codec}
+	if o != nil {
+		w.WireOptions = *o
 	}
-	return &wire{*o, codec}
+	switch {
+	case codec != nil && codec.Name() == codecNames[thriftwire.Binary]:
+		w.format = thriftwire.Binary
+	case codec != nil && codec.Name() == codecNames[thriftwire.Compact]:
+		w.format = thriftwire.Compact
+	default:
+		panic(fmt.Sprintf("thrift: Wire needs the codec %q or %q", codecNames[thriftwire.Binary], codecNames[thriftwire.Compact]))
+	}
+	return w
 }
 
 type wire struct {
 	WireOptions
-	codec yodel.Codec
+	codec  yodel.Codec
+	format thriftwire.Format
 }
 
 // Name implements yodel.Wire.
@@ -94,14 +104,6 @@ func (w *wire) Connect(_ context.Context, nc net.Conn, ep *yodel.Endpoint) (yode
 		Link: pipelined.NewLink[reply](nc, limits), wire: w, limits: limits, addr: ep.Addr(),
 		reader: bufio.NewReaderSize(nc, 32<<10), turn: make(chan struct{}, 1),
 	}
-	switch {
-	case w.codec == nil:
-		return nil, errors.New("thrift.Wire needs a codec")
-	case w.codec.Name() == codecNames[thriftwire.Compact]:
-		l.format = thriftwire.Compact
-	case w.codec.Name() != codecNames[thriftwire.Binary]:
-		return nil, fmt.Errorf("thrift.Wire needs the codec %q or %q, not %q", codecNames[0], codecNames[1], w.codec.Name())
-	}
 	l.Start(l.next)
 	return l, nil
 }
@@ -112,7 +114,6 @@ type link struct {
 	*wire
 	limits yodel.Limits
 	addr   string
-	format thriftwire.Format
 	reader *bufio.Reader // for next
 
 	turn   chan struct{} // has an element while a call is in flight; unused with Concurrent
@@ -173,11 +174,8 @@ func (l *link) release() {
 
 // unsendable returns why a call cannot be sent by this protocol, or nil.
 func (l *link) unsendable(call *yodel.Call) error {
-	if i := strings.LastIndexAny(call.Method, "./"); l.Service != "" && i >= 0 && call.Method[:i] != l.Service {
-		return &yodel.Error{
-			Code: yodel.Unimplemented, ID: "YDL2001", NotProcessed: true,
-			Message: fmt.Sprintf("%s: %s has the service %s, as thrift.WireOptions.Service says", call.Method, l.addr, l.Service),
-		}
+	if err := l.elsewhere(call.Method); err != nil {
+		return err
 	}
 	results, _ := call.Reply.(yodel.Values)
 	var what string
@@ -194,6 +192,24 @@ func (l *link) unsendable(call *yodel.Call) error {
 		return nil
 	}
 	return &yodel.Error{Code: yodel.Unimplemented, NotProcessed: true, Message: fmt.Sprintf("%s: %s speaks Thrift, which has no %s", call.Method, l.addr, what)}
+}
+
+// elsewhere returns an error if the server may execute a method of another service instead.
+func (l *link) elsewhere(method string) error {
+	i := strings.LastIndexAny(method, "./")
+	if i < 0 || method[:i] == l.Service || l.Multiplexed && l.Service == "" {
+		return nil
+	}
+	if l.Service == "" {
+		return &yodel.Error{
+			Code: yodel.Unimplemented, NotProcessed: true,
+			Message: fmt.Sprintf("%s: a request to %s does not name the service: set thrift.WireOptions.Service to %q, or Multiplexed", method, l.addr, method[:i]),
+		}
+	}
+	return &yodel.Error{
+		Code: yodel.Unimplemented, ID: "YDL2001", NotProcessed: true,
+		Message: fmt.Sprintf("%s: %s has the service %s, as thrift.WireOptions.Service says", method, l.addr, l.Service),
+	}
 }
 
 // args encodes the struct of the arguments, with its end.
