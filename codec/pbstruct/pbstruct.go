@@ -152,6 +152,8 @@ func (c *codec) planOf(t reflect.Type) *plan {
 		if p.shape, p.err = make(builder).message(base); p.err != nil {
 			p.shape, p.err = nil, fmt.Errorf("pbstruct: %w", p.err)
 		}
+	case c.other == nil && isGenerated(base):
+		p.err = fmt.Errorf("pbstruct: %v is a message of the protobuf library: use the codec pbstruct.With(protobuf.Codec)", base)
 	case c.other == nil && base.Kind() == reflect.Struct:
 		p.err = fmt.Errorf("pbstruct: %v is a plain struct: number its fields, as in `pb:\"1\"`, or use another codec such as JSON", base)
 	case c.other == nil:
@@ -159,6 +161,12 @@ func (c *codec) planOf(t reflect.Type) *plan {
 	}
 	stored, _ := c.plans.LoadOrStore(t, p)
 	return stored.(*plan) //nolint:forcetypeassert // it stores nothing else
+}
+
+// isGenerated reports whether pointers to t are messages of google.golang.org/protobuf.
+func isGenerated(t reflect.Type) bool {
+	_, ok := reflect.PointerTo(t).MethodByName("ProtoReflect")
+	return ok
 }
 
 // isMessage reports whether a type is a message for this package: struct{}, or a struct of which at

@@ -195,6 +195,11 @@ func TestDecodeOtherForms(t *testing.T) {
 	}
 }
 
+// generated has the method of messages that protoc-gen-go generates.
+type generated struct{ A int }
+
+func (*generated) ProtoReflect() {}
+
 // deep returns a chain of n structs.
 func deep(n int) *inner {
 	var chain *inner
@@ -265,7 +270,8 @@ func TestWrongTypes(t *testing.T) {
 		"plain is a plain struct: number its fields": &struct {
 			A plain `pb:"1"`
 		}{},
-		"plain is a plain struct: number its fields, as in `pb:\"1\"`, or use another codec": &plain{},
+		"plain is a plain struct: number its fields, as in `pb:\"1\"`, or use another codec":          &plain{},
+		"generated is a message of the protobuf library: use the codec pbstruct.With(protobuf.Codec)": &generated{},
 		"int is not a struct":        new(int),
 		"nil":                        nil,
 		"a nil *pbstruct_test.inner": (*inner)(nil),
