@@ -171,11 +171,13 @@ func (f *Fleet) Read(ctx context.Context, services ...string) (*View, error) {
 	if err != nil {
 		return nil, err
 	}
+	named, cancel := context.WithTimeoutCause(ctx, f.opts.Timeout, fmt.Errorf("the registry has not answered within %v", f.opts.Timeout))
+	defer cancel()
 	byAddr := make(map[string][]*Instance)
 	for i, w := range watches {
 		s := &Service{Name: services[i]}
 		view.Services = append(view.Services, s)
-		instances, err := w.get(ctx, f.opts.Timeout)
+		instances, err := w.get(named)
 		if err != nil {
 			s.Err = err.Error()
 		}

@@ -5,10 +5,14 @@ package fleet_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
@@ -243,6 +247,50 @@ func TestAddresses(t *testing.T) {
 	if _, err := none.Read(t.Context()); err == nil {
 		t.Error("a fleet without a reachable server was read")
 	}
+}
+
+// wrong is a source whose resolvers do not do what a resolver should.
+type wrong map[string]resolver
+
+type resolver func(ctx context.Context) error
+
+func (w wrong) Services(context.Context) ([]string, error) {
+	return slices.Collect(maps.Keys(w)), nil
+}
+
+func (w wrong) Service(name string) yodel.Resolver { return w[name] }
+
+func (r resolver) Watch(ctx context.Context, _ func([]yodel.Instance)) error { return r(ctx) }
+
+// However many resolvers are silent, panic or give up: a read waits once, and says which.
+func TestWrongResolvers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		source := wrong{
+			"panics": func(context.Context) error { panic("harm") },
+			"stops":  func(context.Context) error { calls++; return nil },
+		}
+		for i := range 20 {
+			source[fmt.Sprintf("silent%d", i)] = func(ctx context.Context) error { <-ctx.Done(); return nil }
+		}
+		f := fleet.New(source, &fleet.Options{Timeout: 3 * time.Second})
+		defer f.Close()
+		began := time.Now()
+		view := read(t, f)
+		if took := time.Since(began); took != 3*time.Second {
+			t.Errorf("the read took %v", took)
+		}
+		for name, says := range map[string]string{
+			"panics": "the resolver panicked: harm", "stops": "the resolver has stopped", "silent7": "the registry has not answered within 3s",
+		} {
+			if got := view.Service(name).Err; got != says {
+				t.Errorf("%s: got %q, want %q", name, got, says)
+			}
+		}
+		if calls > 4 {
+			t.Errorf("a resolver that stops at once was called %d times within 3 s", calls)
+		}
+	})
 }
 
 func TestClosedFleet(t *testing.T) {

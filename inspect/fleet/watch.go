@@ -3,6 +3,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,15 +82,10 @@ func (f *Fleet) follow(name string, r yodel.Resolver) (*watched, error) {
 // run calls the resolver again and again until ctx ends.
 func (w *watched) run(ctx context.Context, r yodel.Resolver) {
 	defer close(w.ended)
-	for ctx.Err() == nil {
-		err := r.Watch(ctx, func(instances []yodel.Instance) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.instances, w.err = instances, nil
-			w.sayLocked()
-		})
-		if err == nil || ctx.Err() != nil {
-			continue
+	for {
+		err := w.follow(ctx, r)
+		if ctx.Err() != nil {
+			return
 		}
 		w.mu.Lock()
 		w.err = err
@@ -100,6 +96,22 @@ func (w *watched) run(ctx context.Context, r yodel.Resolver) {
 		case <-ctx.Done():
 		}
 	}
+}
+
+// follow calls the resolver once, and returns why it has ended.
+func (w *watched) follow(ctx context.Context, r yodel.Resolver) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = fmt.Errorf("the resolver panicked: %v", value)
+		}
+	}()
+	err = r.Watch(ctx, func(instances []yodel.Instance) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.instances, w.err = instances, nil
+		w.sayLocked()
+	})
+	return cmp.Or(err, errors.New("the resolver has stopped"))
 }
 
 func (w *watched) sayLocked() {
@@ -114,18 +126,19 @@ func (w *watched) stop() {
 	<-w.ended
 }
 
-// get returns the instances that the resolver has named last. It waits for the first ones.
-func (w *watched) get(ctx context.Context, timeout time.Duration) ([]yodel.Instance, error) {
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
+// get returns the instances that the resolver has named last. It waits for the first ones until ctx
+// ends.
+func (w *watched) get(ctx context.Context) ([]yodel.Instance, error) {
 	select {
-	case <-w.first:
-	case <-w.ended:
-		return nil, errors.New("the service is no longer watched")
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	case <-timer.C:
-		return nil, fmt.Errorf("the registry has not answered within %v", timeout)
+	case <-w.first: // also if ctx has ended
+	default:
+		select {
+		case <-w.first:
+		case <-w.ended:
+			return nil, errors.New("the service is no longer watched")
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
