@@ -170,9 +170,9 @@ func TestYodelClientOneWay(t *testing.T) {
 // A connection on which only heartbeats move lasts.
 func TestYodelClientHeartbeats(t *testing.T) {
 	s := serveRPCX(t, "tcp", "127.0.0.1:0", nil)
-	c := calling(t, s.addr, yodel.ClientOptions{Limits: yodel.Limits{KeepAlive: 20 * time.Millisecond}})
+	c := calling(t, s.addr, yodel.ClientOptions{Limits: yodel.Limits{KeepAlive: 150 * time.Millisecond}})
 	var reply Reply
-	if err := c.Call(within(t), "Arith.Sleep", &Args{1, 300}, &reply); err != nil || reply.C != 1 {
+	if err := c.Call(within(t), "Arith.Sleep", &Args{1, 700}, &reply); err != nil || reply.C != 1 {
 		t.Errorf("got %v, %v", reply, err)
 	}
 }

@@ -329,10 +329,10 @@ func TestHeartbeats(t *testing.T) {
 			}
 		}
 	})
-	c := calling(t, yodel.ClientOptions{Limits: yodel.Limits{KeepAlive: 20 * time.Millisecond}}, addr)
+	c := calling(t, yodel.ClientOptions{Limits: yodel.Limits{KeepAlive: 200 * time.Millisecond}}, addr)
 	outcome := make(chan error, 1)
 	go func() { outcome <- c.Call(context.Background(), "Arith.Wait", &Args{}, nil) }()
-	for range 5 { // the connection lasts while heartbeats are answered
+	for range 3 { // the connection lasts while heartbeats are answered
 		<-beats
 	}
 	select {
