@@ -31,9 +31,10 @@ type plainServer struct {
 	addr     string
 	listener net.Listener
 
-	mu    sync.Mutex
-	conns []net.Conn
-	all   sync.WaitGroup
+	mu     sync.Mutex
+	killed bool
+	conns  []net.Conn
+	all    sync.WaitGroup
 }
 
 // plain starts a server of the standard library at addr, or anywhere for "".
@@ -64,6 +65,9 @@ func listen(t testing.TB, addr string, f func(net.Conn)) *plainServer {
 			}
 			s.mu.Lock()
 			s.conns = append(s.conns, conn)
+			if s.killed {
+				_ = conn.Close() // accepted at the last moment
+			}
 			s.mu.Unlock()
 			s.all.Go(func() { f(conn) })
 		}
@@ -76,6 +80,7 @@ func listen(t testing.TB, addr string, f func(net.Conn)) *plainServer {
 func (s *plainServer) kill() {
 	_ = s.listener.Close() // it may be closed
 	s.mu.Lock()
+	s.killed = true
 	for _, conn := range s.conns {
 		_ = conn.Close() // it may be closed
 	}

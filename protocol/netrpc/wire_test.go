@@ -33,9 +33,10 @@ type plainServer struct {
 	listener net.Listener
 	server   *rpc.Server
 
-	mu    sync.Mutex
-	conns []net.Conn
-	all   sync.WaitGroup
+	mu     sync.Mutex
+	killed bool
+	conns  []net.Conn
+	all    sync.WaitGroup
 }
 
 // plain starts a server of the standard library at addr, or anywhere for "".
@@ -60,6 +61,9 @@ func plain(t testing.TB, addr string) *plainServer {
 			}
 			s.mu.Lock()
 			s.conns = append(s.conns, conn)
+			if s.killed {
+				_ = conn.Close() // accepted at the last moment
+			}
 			s.mu.Unlock()
 			s.all.Go(func() { s.server.ServeConn(conn) })
 		}
@@ -72,6 +76,7 @@ func plain(t testing.TB, addr string) *plainServer {
 func (s *plainServer) kill() {
 	_ = s.listener.Close() // it may be closed
 	s.mu.Lock()
+	s.killed = true
 	for _, conn := range s.conns {
 		_ = conn.Close() // it may be closed
 	}
