@@ -38,6 +38,11 @@ type ClientOptions struct {
 	EndpointMiddleware []EndpointMiddleware
 	// Observers watch calls, outside of all middleware. Default none.
 	Observers []Observer
+	// CountCalls makes the client count the calls of each method, with their outcome, duration,
+	// bytes and extra attempts, for Client.Stats. Calls to Peers are not counted. Counting
+	// allocates nothing, and takes 1 to 3 % of the processor time of the shortest calls. Default
+	// false.
+	CountCalls bool
 	// SlowAfter is the duration from which a successful call is slow, so that a record of it is
 	// kept: see Call.Report and Client.Samples. For a unary call the duration is the time from the
 	// moment the caller made the call until the reply came. For a stream it is the time until the
@@ -138,13 +143,14 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	c.side, c.slowAfter, c.samples = clientSide, slowAfter(opts.SlowAfter), samples.New[introspect.CallReport]()
 	c.client = c
 	c.memory = mux.NewMemory(opts.MaxMemory)
+	c.counts = opts.CountCalls
 	c.setUp(opts.Idempotent)
-	c.observers, c.attemptWatchers, c.messageWatchers = opts.Observers, withAttempt(opts.Observers), withMessage(opts.Observers)
-	c.watches = len(c.attemptWatchers) > 0
+	c.watchers = watchersOf(opts.Observers)
+	c.watches = len(c.watchers.attempts) > 0
 	c.wires = nameWires(opts.Wires)
 	c.wraps = len(opts.Middleware) > 0
 	c.direct = len(opts.Middleware) == 0 && len(opts.EndpointMiddleware) == 0
-	c.handler = c.observe(opts.Observers, chain(opts.Middleware, c.balance()))
+	c.handler = c.observe(&c.watchers, c.counts, chain(opts.Middleware, c.balance()))
 	c.orders.lines.Limit, c.orders.lines.New = max(c.limits.MaxOpen, minUntold), newTurn
 	c.config = mux.Config{
 		Limits: c.limits.mux(), Metadata: appendMetadata(nil, opts.ConnMetadata), Agent: agent, Caller: []byte(opts.Name),

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/live"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/stats"
 	"github.com/yodel-rpc/yodel/internal/wire"
@@ -125,13 +126,53 @@ func (s *Server) Stats() *introspect.Stats {
 		out.Announced = append(out.Announced, a.stats()...)
 	}
 	out.Open, out.Granted, out.MaxOpen = s.budget.Open(), s.budget.Granted(), s.opts.MaxOpen
+	callers := s.callers()
 	s.registered(func(names []string, m *method) {
-		out.Methods = append(out.Methods, methodStats(names[0], &m.stats))
+		stats := methodStats(names[0], &m.stats)
+		stats.Callers = callersOf(callers, names)
+		out.Methods = append(out.Methods, stats)
 	})
 	return out
 }
 
-// Stats returns the counters of the client since it was made, for its present endpoints. It takes
+// callers returns the calls of each method name by caller, or nil without Diagnostics.
+func (s *Server) callers() map[string]map[string]live.Totals {
+	if s.live == nil {
+		return nil
+	}
+	all := make(map[string]map[string]live.Totals)
+	for k, t := range s.live.Totals(serverSide) {
+		if all[k.Method] == nil {
+			all[k.Method] = make(map[string]live.Totals)
+		}
+		all[k.Method][k.Peer] = t
+	}
+	return all
+}
+
+// callersOf returns the calls of a method by caller, under all its names.
+func callersOf(all map[string]map[string]live.Totals, names []string) (out []introspect.CallerStats) {
+	sums := make(map[string]live.Totals)
+	for _, name := range names {
+		for caller, t := range all[name] {
+			sum := sums[caller]
+			for code, n := range t {
+				sum[code] += n
+			}
+			sums[caller] = sum
+		}
+	}
+	for _, caller := range slices.Sorted(maps.Keys(sums)) {
+		t := sums[caller]
+		if t[0] > 0 {
+			out = append(out, introspect.CallerStats{Name: caller, Calls: t[0], Errors: errorsOf(func(code int) uint64 { return t[code] })})
+		}
+	}
+	return out
+}
+
+// Stats returns the counters of the client since it was made: of its present endpoints, and with
+// ClientOptions.CountCalls those of its calls by method. It takes
 // the lock of each connection for a moment, so call it from time to time and not for each call.
 func (c *Client) Stats() *introspect.ClientStats {
 	now := clock()
@@ -141,6 +182,7 @@ func (c *Client) Stats() *introspect.ClientStats {
 	}
 	slices.SortFunc(out.Endpoints, func(a, b introspect.EndpointStats) int { return strings.Compare(a.Addr, b.Addr) })
 	out.Resolver = c.cluster.resolver()
+	out.Methods = c.callStats()
 	return out
 }
 
@@ -190,17 +232,12 @@ func (p *Peer) Stats() introspect.Conn {
 func methodStats(name string, m *stats.Method) introspect.MethodStats {
 	out := introspect.MethodStats{
 		Name: name, Inflight: m.Inflight(), Received: m.Received.Load(), Sent: m.Sent.Load(), Took: time.Duration(m.Took.Load()),
+		Calls: m.Calls(0), Errors: errorsOf(m.Calls),
 	}
-	for code := range stats.Codes {
-		n := m.Calls(code)
+	for _, n := range out.Errors {
 		out.Calls += n
-		if n > 0 && code > 0 {
-			if out.Errors == nil {
-				out.Errors = make(map[string]uint64)
-			}
-			out.Errors[codeNames[code]] = n
-		}
 	}
+	out.BytesIn, out.BytesOut = m.Bytes.Sums()
 	for upTo, calls := range m.Latency() {
 		out.Latency = append(out.Latency, introspect.Bucket{UpTo: upTo, Calls: calls})
 	}

@@ -39,16 +39,3 @@ func TestLiveDataAllocatesNothingPerCall(t *testing.T) {
 		t.Errorf("a call allocates %v objects with live data, and %v without", allocated[1], allocated[0])
 	}
 }
-
-func BenchmarkLiveData(b *testing.B) {
-	for name, on := range map[string]bool{"off": false, "on": true} {
-		b.Run(name, func(b *testing.B) {
-			c := measuredClient(b, on)
-			in, out := &Args{A: 2, B: 3}, new(Reply)
-			b.ReportAllocs()
-			for b.Loop() {
-				must(b, c.Call(b.Context(), string(Mul), in, out))
-			}
-		})
-	}
-}

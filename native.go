@@ -166,6 +166,9 @@ func (t *target) Serve(r *mux.Request) {
 	}
 	early := in.early()
 	in.call.began = r.Taken
+	if r.Taken == 0 && t.server.watchers.wants(&in.call, nil) {
+		in.call.began = clock()
+	}
 	in.run(in.handling, early)
 	if in.late == nil || in.err != nil && r.NotLater() {
 		in.reply()

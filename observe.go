@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
@@ -28,6 +29,11 @@ type Observer struct {
 	// End runs when the call has ended: on the client before the caller gets the result, on the
 	// server after the connection has taken the reply.
 	End func(ctx context.Context, call *Call, err error)
+	// Notable runs after End for calls that failed, and for calls whose Trace is sampled, on both
+	// sides. All other calls cost nothing for an Observer that has only Notable. Call.Took is then
+	// the time since the server began to execute the call, or since the client made it. It is 0 for
+	// a call that could not be sent or that the server has not timed.
+	Notable func(ctx context.Context, call *Call, err error)
 }
 
 // Took returns how long the call has taken so far, for its observers. This is the time from just
@@ -156,14 +162,81 @@ func (c *Call) stopWatch() {
 	}
 }
 
-// withAttempt returns the observers that have an Attempt function.
-func withAttempt(observers []Observer) []Observer {
-	return slices.DeleteFunc(slices.Clone(observers), func(o Observer) bool { return o.Attempt == nil })
+// watchers is the observers of one kind of calls, by their functions.
+type watchers struct {
+	calls    []Observer // those with a function for all calls
+	attempts []Observer // those with Attempt
+	messages []Observer // those with Message
+	notable  []Observer // those with Notable
 }
 
-// withMessage returns the observers that have a Message function.
-func withMessage(observers []Observer) []Observer {
-	return slices.DeleteFunc(slices.Clone(observers), func(o Observer) bool { return o.Message == nil })
+func watchersOf(observers []Observer) watchers {
+	with := func(wanted func(o *Observer) bool) []Observer {
+		return slices.DeleteFunc(slices.Clone(observers), func(o Observer) bool { return !wanted(&o) })
+	}
+	return watchers{
+		calls:    with(func(o *Observer) bool { return o.Start != nil || o.Attempt != nil || o.Message != nil || o.End != nil }),
+		attempts: with(func(o *Observer) bool { return o.Attempt != nil }),
+		messages: with(func(o *Observer) bool { return o.Message != nil }),
+		notable:  with(func(o *Observer) bool { return o.Notable != nil }),
+	}
+}
+
+// wants reports whether Notable must run for a call that has ended with err.
+func (w *watchers) wants(call *Call, err error) bool {
+	return len(w.notable) > 0 && (err != nil || call.Trace != "" && sampled(call.Trace))
+}
+
+// sampled reports whether a Call.Trace says that the trace is recorded.
+func sampled(trace string) bool {
+	// 00-TRACE_ID-PARENT_ID-FLAGS: 2, 32, 16 and 2 hexadecimal digits
+	if len(trace) < 55 || trace[52] != '-' {
+		return false
+	}
+	flags, err := strconv.ParseUint(trace[53:55], 16, 8)
+	return err == nil && flags&1 != 0
+}
+
+// tellNotable runs the Notable functions for a call that has ended.
+func (w *watchers) tellNotable(ctx context.Context, g *guard, call *Call, err error) {
+	for i := range w.notable {
+		func() {
+			defer g.rescue("an Observer's Notable")
+			w.notable[i].Notable(ctx, call, err)
+		}()
+	}
+}
+
+// tellNotable runs the Notable functions for a call that the server has executed. Took is the time
+// since execution began, or mux.Untimed.
+func (c *serverCall) tellNotable(took time.Duration) {
+	call := &c.call
+	if call.watch != watched {
+		if took == mux.Untimed {
+			took = 0
+			if call.began != 0 {
+				took = clock() - call.began
+			}
+		}
+		call.took = took
+	}
+	c.server.watchers.tellNotable(c.ctx, &c.server.guard, call, c.err)
+	if call.watch != watched {
+		call.took = 0 // the memory may be used for another call
+	}
+}
+
+// endWatched runs the End and Notable functions for a call that this side has made, and counts the
+// call.
+//
+//go:noinline
+func (q *requester) endWatched(ctx context.Context, w *watchers, call *Call, err error) {
+	endAll(ctx, q.guard, w.calls, call, err)
+	q.count(call, err)
+	if w.wants(call, err) {
+		call.took = q.tookFor(call, err)
+		w.tellNotable(ctx, q.guard, call, err)
+	}
 }
 
 // watchAttempt runs the Attempt functions of the observers for an attempt that ended with err.
@@ -171,10 +244,7 @@ func withMessage(observers []Observer) []Observer {
 //go:noinline
 func (q *requester) watchAttempt(ctx context.Context, call *Call, err error) {
 	o := call.out
-	watchers := q.attemptWatchers
-	if o.peer != nil {
-		watchers = q.peers.attemptWatchers
-	}
+	watchers := o.watchers().attempts
 	if len(watchers) == 0 {
 		return
 	}

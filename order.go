@@ -163,7 +163,7 @@ func (c *Client) goAtOnce(ctx context.Context, call *Call, done func(error)) (be
 			o.finish(c.guard.interrupted(o.ctx, call.Method, recover()))
 		}
 	}()
-	o.ctx = startAll(ctx, c.opts.Observers, call)
+	o.ctx = startAll(ctx, c.watchers.calls, call)
 	o.began = clock()
 	ep := t.Endpoint()
 	if pin == nil {

@@ -120,8 +120,8 @@ func (q *requester) start(ctx context.Context, o *outgoing, call *Call, done end
 			o.finish(q.guard.interrupted(o.ctx, o.async.Method, recover()))
 		}
 	}()
-	if observers := o.observers(); len(observers) > 0 {
-		ctx = startAll(ctx, observers, call)
+	if w := o.watchers(); len(w.calls) > 0 {
+		ctx = startAll(ctx, w.calls, call)
 		o.ctx = ctx
 	}
 	conn, ep, err := (*mux.Conn)(nil), (*Endpoint)(nil), error(nil)
@@ -224,25 +224,19 @@ func (o *outgoing) finish(err error) {
 	o.tell(err)
 }
 
-// observers returns the observers of the call.
-func (o *outgoing) observers() []Observer {
+// watchers returns the observers of the call.
+func (o *outgoing) watchers() *watchers {
 	if o.peer != nil {
-		return o.from.peers.observers
+		return &o.from.peers.watchers
 	}
-	return o.from.observers
-}
-
-// messageWatchers returns the observers that watch the messages of the call.
-func (o *outgoing) messageWatchers() []Observer {
-	if o.peer != nil {
-		return o.from.peers.messageWatchers
-	}
-	return o.from.messageWatchers
+	return &o.from.watchers
 }
 
 // tell reports the outcome to the observers and the caller, and returns o to the pool.
 func (o *outgoing) tell(err error) {
-	if len(o.observers()) == 0 && !o.from.remarkable(o.async, err) {
+	q := o.from
+	if w := o.watchers(); len(w.calls) == 0 && !w.wants(o.async, err) && !q.remarkable(o.async, err) {
+		q.count(o.async, err)
 		o.deliver(err)
 		return
 	}
@@ -250,7 +244,7 @@ func (o *outgoing) tell(err error) {
 }
 
 func (o *outgoing) tellObservers(err error) {
-	q, ctx, call, observers := o.from, o.ctx, o.async, o.observers()
+	q, ctx, call := o.from, o.ctx, o.async
 	known := false
 	defer func() { // also if an observer ends the goroutine
 		if !known {
@@ -262,7 +256,7 @@ func (o *outgoing) tellObservers(err error) {
 	}()
 	call.stopWatch()
 	err = q.concludeOnce(ctx, call, err)
-	endAll(ctx, q.guard, observers, call, err) // before deliver, because the call may be in o
+	q.endWatched(ctx, o.watchers(), call, err) // before deliver, because the call may be in o
 	known = true
 }
 
@@ -327,20 +321,32 @@ func (q *requester) token(ctx context.Context) bool {
 	}
 }
 
-// observe wraps a handler in observers. The error that observers see has the record of the call.
-func (q *requester) observe(observers []Observer, next Handler) Handler {
-	if len(observers) == 0 {
-		return next
+// observe wraps a handler in observers, and counts its calls if counts is set. The error that
+// observers see has the record of the call.
+func (q *requester) observe(w *watchers, counts bool, next Handler) Handler {
+	switch {
+	case len(w.calls) > 0:
+		return func(ctx context.Context, call *Call) (err error) {
+			watched := startAll(ctx, w.calls, call)
+			err = errGone // remains if next does not return
+			defer func() {
+				call.stopWatch()
+				err = q.concludeOnce(watched, call, err)
+				q.endWatched(watched, w, call, err)
+			}()
+			return next(watched, call)
+		}
+	case len(w.notable) > 0 || counts:
+		return func(ctx context.Context, call *Call) (err error) {
+			err = errGone
+			defer func() {
+				if err != nil {
+					err = q.concludeOnce(ctx, call, err)
+				}
+				q.endWatched(ctx, w, call, err)
+			}()
+			return next(ctx, call)
+		}
 	}
-	all := &observers // one word of the stack instead of three
-	return func(ctx context.Context, call *Call) (err error) {
-		watched := startAll(ctx, *all, call)
-		err = errGone // remains if next does not return
-		defer func() {
-			call.stopWatch()
-			err = q.concludeOnce(watched, call, err)
-			endAll(watched, q.guard, *all, call, err)
-		}()
-		return next(watched, call)
-	}
+	return next
 }

@@ -119,21 +119,16 @@ func (p *Peer) Go(ctx context.Context, call *Call, done func(error)) {
 
 // A peerPath has the middleware and the observers through which calls to peers pass.
 type peerPath struct {
-	handler         Handler
-	observers       []Observer
-	attemptWatchers []Observer // those with Attempt
-	messageWatchers []Observer // those with Message
-	wraps           bool       // there is middleware
+	handler  Handler
+	watchers watchers
+	wraps    bool // there is middleware
 }
 
 // pathToPeers returns the path of q's calls to the peers of s.
 func (q *requester) pathToPeers(s *Server) peerPath {
-	observers, middleware := s.opts.PeerObservers, s.opts.PeerMiddleware
-	p := peerPath{
-		handler: q.observe(observers, chain(middleware, toPeer)), wraps: len(middleware) > 0,
-		observers: observers, attemptWatchers: withAttempt(observers), messageWatchers: withMessage(observers),
-	}
-	q.watches = q.watches || len(p.attemptWatchers) > 0
+	w, middleware := watchersOf(s.opts.PeerObservers), s.opts.PeerMiddleware
+	p := peerPath{handler: q.observe(&w, false, chain(middleware, toPeer)), wraps: len(middleware) > 0, watchers: w}
+	q.watches = q.watches || len(w.attempts) > 0
 	return p
 }
 

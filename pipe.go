@@ -319,7 +319,7 @@ func (q *requester) pipe(ctx context.Context, call *Call, b *binding, st message
 	return &pipe{
 		stream: st, ctx: ctx, method: call.Method, where: where, codec: b.codec, raw: b.codec == Raw, pack: b.pack, limits: &q.limits,
 		explain: func(err error) error { return q.explainAt(ctx, call, where, err) },
-		watch:   call.watchMessages(q.guard, call.out.messageWatchers()),
+		watch:   call.watchMessages(q.guard, call.out.watchers().messages),
 	}
 }
 
@@ -362,7 +362,7 @@ func (c *serverCall) runStream(ctx context.Context) (any, error) {
 			}
 			return explainStream(ctx, b.name, where, err)
 		},
-		watch: c.call.watchMessages(&c.server.guard, c.server.messageWatchers),
+		watch: c.call.watchMessages(&c.server.guard, c.server.watchers.messages),
 	}, c.call.Args)
 }
 

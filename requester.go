@@ -18,6 +18,7 @@ import (
 	"github.com/yodel-rpc/yodel/internal/iface"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/reflectcall"
+	"github.com/yodel-rpc/yodel/internal/stats"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -45,18 +46,18 @@ type requester struct {
 	idempotent map[string]bool // methods that the options declare idempotent
 	outgoing   sync.Pool       // of *outgoing
 
-	client    *Client // nil on a server
-	observers []Observer
-	peers     peerPath
-	async     chan struct{} // tokens: one for each goroutine of an asynchronous call
-	states    states
+	client     *Client // nil on a server
+	watchers   watchers
+	counts     bool         // see ClientOptions.CountCalls
+	otherCalls *stats.Calls // of methods without counters of their own; nil if counts is false
+	peers      peerPath
+	async      chan struct{} // tokens: one for each goroutine of an asynchronous call
+	states     states
 
 	repeated atomic.Pointer[repeatedMetadata] // nil until metadata repeats
 	unlike   atomic.Uint32                    // calls whose metadata differs
 
-	attemptWatchers []Observer // the observers with Attempt
-	messageWatchers []Observer // the observers with Message
-	watches         bool       // calls to endpoints or to peers have attemptWatchers
+	watches bool // an observer of calls to endpoints or to peers has Attempt
 }
 
 // The sides.
@@ -72,6 +73,9 @@ func (q *requester) setUp(idempotent []string) {
 		q.idempotent[name] = true
 	}
 	q.methods.Store(&map[string]*remoteMethod{})
+	if q.counts {
+		q.otherCalls = new(stats.Calls)
+	}
 	q.async = make(chan struct{}, q.limits.MaxOpen)
 	q.outgoing.New = func() any { return &outgoing{from: q, req: mux.Out{Bare: true}} }
 }
@@ -83,6 +87,7 @@ type remoteMethod struct {
 	nests      atomic.Bool             // its handler makes calls of its own
 	usual      atomic.Pointer[binding] // with the requester's codec and compressor; nil before the first such call
 	all        []*binding              // guarded by methodsMu
+	calls      *stats.Calls            // nil if the client does not count
 }
 
 // A binding is a method with a codec and a compressor. Each connection has a number for it.
@@ -162,7 +167,7 @@ func (q *requester) methodLocked(name string) *remoteMethod {
 	if m := old[name]; m != nil {
 		return m
 	}
-	m := &remoteMethod{name: name}
+	m := &remoteMethod{name: name, calls: q.newCounts(name, len(old))}
 	m.idempotent.Store(q.idempotent[name])
 	methods := maps.Clone(old)
 	methods[name] = m

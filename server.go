@@ -48,6 +48,10 @@ type ServerOptions struct {
 	Keys KeyMemory
 	// Observers watch calls, outside of all middleware. Default none.
 	Observers []Observer
+	// CountBytes makes the server count the bytes of the calls of each method, for Server.Stats.
+	// Counting allocates nothing, and takes about 1 % of the processor time of the shortest calls.
+	// Default false.
+	CountBytes bool
 	// PeerMiddleware wraps each call that this side makes to a Peer; the first one is outermost.
 	// Default none.
 	PeerMiddleware []Middleware
@@ -142,7 +146,7 @@ type Server struct {
 	opts        ServerOptions
 	limits      Limits
 	handler     Handler // the chain: middleware, then the method
-	plain       bool    // there are no middleware, observers or Keys
+	plain       bool    // there are no middleware, Keys, or observers of all calls
 	codecs      map[string]Codec
 	compressors map[string]Compressor
 	pool        *mux.Pool
@@ -188,7 +192,7 @@ type Server struct {
 	closed    bool          // no connection is accepted any more
 	empty     chan struct{} // once closing: closed when no connection is left
 
-	messageWatchers []Observer // the Observers with Message
+	watchers watchers
 }
 
 // A connection is the server's view of an accepted connection, in any protocol.
@@ -286,7 +290,7 @@ func NewServer(o *ServerOptions) *Server {
 	opts.AnnounceEvery = min(orDefault(opts.AnnounceEvery, 10*time.Second), forever/10)
 	opts.DrainTimeout = orDefault(opts.DrainTimeout, 10*time.Second)
 	s.setUpCalls()
-	s.messageWatchers = withMessage(opts.Observers)
+	s.watchers = watchersOf(opts.Observers)
 	s.config = mux.Config{
 		Limits: s.limits.mux(), Agent: agent, Learned: s.calls.learned, Pool: s.pool, Watch: s.watch, Budget: s.budget, Memory: s.memory,
 		Bind:  func(c *mux.Conn, b *wire.Binding) (mux.Target, wire.Info) { return served(c).bind(c, b) },
@@ -304,7 +308,7 @@ func NewServer(o *ServerOptions) *Server {
 		s.config.Keys = func(c *mux.Conn) (string, time.Duration) { return served(c).keys.name, served(c).keys.keep }
 	}
 	s.handler = chain(opts.Middleware, inner)
-	s.plain = len(opts.Middleware) == 0 && len(opts.Observers) == 0 && opts.Keys == nil
+	s.plain = len(opts.Middleware) == 0 && len(s.watchers.calls) == 0 && opts.Keys == nil
 	if opts.Diagnostics {
 		s.live = newLiveServer(s)
 	}

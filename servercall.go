@@ -268,7 +268,7 @@ func (c *serverCall) run(ctx context.Context, early *Error) {
 			c.err = c.server.panicked(c.ctx, c.call.Method, value)
 		}
 	}()
-	c.ctx = startAll(ctx, c.server.opts.Observers, &c.call)
+	c.ctx = startAll(ctx, c.server.watchers.calls, &c.call)
 	if early != nil {
 		c.err = early
 		return
@@ -615,6 +615,9 @@ func (c *serverCall) done(code Code, took time.Duration, handedOver bool) {
 	}
 	if c.method != nil {
 		c.method.stats.End(took, int(code), handedOver, c.executed)
+		if c.server.opts.CountBytes {
+			c.countBytes()
+		}
 	}
 	if c.err == nil && code != 0 { // the handler ended its goroutine, so there is no reply
 		c.err = failure("YDL5002", "%s: the handler ended its goroutine", c.as.name)
@@ -622,10 +625,24 @@ func (c *serverCall) done(code Code, took time.Duration, handedOver bool) {
 	if c.server.live != nil {
 		c.measure(took, code)
 	}
-	endAll(c.ctx, &c.server.guard, c.server.opts.Observers, &c.call, c.err)
+	endAll(c.ctx, &c.server.guard, c.server.watchers.calls, &c.call, c.err)
+	if c.server.watchers.wants(&c.call, c.err) {
+		c.tellNotable(took)
+	}
 	if c.call.Explain || !c.left() && (c.err != nil || took != mux.Untimed && c.slow(took)) {
 		c.report(took)
 	}
+}
+
+// countBytes counts the bytes of the call.
+func (c *serverCall) countBytes() {
+	in, out := c.protocol.sizes()
+	if c.stream != nil {
+		t := c.stream.Traffic()
+		in += t.ReceivedBytes
+		out += t.SentBytes
+	}
+	c.method.stats.Bytes.Add(uint64(in), uint64(out)) //nolint:gosec // not negative
 }
 
 // left reports whether the call was a stream that its caller has ended. Many streams normally end

@@ -86,19 +86,44 @@ type Announced struct {
 	Failing bool      `json:"failing,omitempty"` // whether the last attempt failed
 }
 
-// MethodStats is the statistics of a method of a server.
+// MethodStats is the statistics of a method of a server, or of the calls that a client makes of a
+// method.
 type MethodStats struct {
-	Name     string            `json:"name"`
-	Calls    uint64            `json:"calls"` // calls that have ended
+	Name  string `json:"name"`
+	Calls uint64 `json:"calls"` // calls that have ended
+	// Errors has the calls that failed, by code.
 	Errors   map[string]uint64 `json:"errors,omitempty"`
-	Inflight int64             `json:"inflight"`
+	Inflight int64             `json:"inflight"`           // 0 on a client
 	Received uint64            `json:"received,omitempty"` // messages on streams
 	Sent     uint64            `json:"sent,omitempty"`     // messages on streams
-	// Latency is how long the calls took on the server, including middleware and decoding. It has
-	// the number of calls in each bucket.
+	// BytesIn and BytesOut are the bytes of the bodies, attachments, metadata and messages of the
+	// calls that have ended, received and sent. A server counts them if
+	// yodel.ServerOptions.CountBytes is set.
+	BytesIn  uint64 `json:"bytesIn,omitempty"`
+	BytesOut uint64 `json:"bytesOut,omitempty"`
+	// Retries and Hedges are, on a client, the attempts after the first one of each call. Hedges
+	// ran beside another attempt of the call.
+	Retries uint64 `json:"retries,omitempty"`
+	Hedges  uint64 `json:"hedges,omitempty"`
+	// Latency has the number of calls in each bucket. On a server it is how long the calls took
+	// there, including middleware and decoding. On a client it is how long they took for the
+	// caller, with all attempts.
 	Latency []Bucket `json:"latency,omitempty"`
 	// Took is how long the calls in Latency took together.
 	Took time.Duration `json:"took,omitempty"`
+	// Callers has the calls by the name of the caller, on a server with
+	// yodel.ServerOptions.Diagnostics, sorted by name.
+	Callers []CallerStats `json:"callers,omitempty"`
+}
+
+// CallerStats is the calls of a method by one caller. A caller that has not called for a day may be
+// missing, and begins at zero again when it calls.
+type CallerStats struct {
+	// Name is the name of the caller as in Series.Peer. It is "other" for all callers beyond the
+	// first 64 of the method.
+	Name   string            `json:"name"`
+	Calls  uint64            `json:"calls"`            // calls that have ended
+	Errors map[string]uint64 `json:"errors,omitempty"` // by code
 }
 
 // A Bucket is the number of calls that took at most UpTo and more than the UpTo of the previous
@@ -128,6 +153,9 @@ type ClientStats struct {
 	Since     time.Time       `json:"since"`
 	Endpoints []EndpointStats `json:"endpoints"` // sorted by address
 	Resolver  Resolver        `json:"resolver"`
+	// Methods has the calls of each method, sorted by name, if yodel.ClientOptions.CountCalls is
+	// set. All methods beyond the first 1000 share the name "other".
+	Methods []MethodStats `json:"methods,omitempty"`
 }
 
 // EndpointStats is the statistics of an endpoint of a client.

@@ -54,7 +54,7 @@ func newFleet(t *testing.T) *fleet {
 	metrics := prometheus.New(nil)
 	registry := client_golang.NewRegistry()
 	registry.MustRegister(metrics)
-	f := &fleet{server: metrics.NewServer("shop", &yodel.ServerOptions{Registrars: []yodel.Registrar{registrar{}}, Logger: quiet})}
+	f := &fleet{server: metrics.NewServer("shop", &yodel.ServerOptions{Registrars: []yodel.Registrar{registrar{}}, Logger: quiet, Diagnostics: true})}
 	get.Handle(f.server, func(_ context.Context, n *int) (*int, error) {
 		if *n%10 == 0 {
 			return nil, yodel.Errorf(yodel.Unavailable, "later")

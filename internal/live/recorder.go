@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 	"weak"
+
+	"github.com/yodel-rpc/yodel/internal/stats"
 )
 
 // Bounds of a Recorder.
@@ -44,6 +46,18 @@ type series struct {
 	counts *counts               // nil if no Counter is left
 	user   weak.Pointer[Counter] // the Counter that others have
 	active int64                 // the last second with calls
+	totals Totals                // of all ended steps
+}
+
+// Totals is the calls of a series since it began: all of them at 0, and those that failed with a
+// code at that code.
+type Totals [stats.Codes]uint64
+
+func (t *Totals) add(s *Step) {
+	t[0] += s.Calls()
+	for code := 1; code < len(t); code++ {
+		t[code] += s.Failed(code)
+	}
 }
 
 // A ring has the records of the last steps of one length.
@@ -152,6 +166,26 @@ func (r *refused) add(k Key) {
 	}
 }
 
+// Totals returns the totals of all series of a side.
+func (r *Recorder) Totals(side string) map[Key]Totals {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make(map[Key]Totals)
+	for _, s := range r.series {
+		if s == nil || s.key.Side != side {
+			continue
+		}
+		t := s.totals
+		if s.counts != nil {
+			var now Step
+			s.counts.read(&now, false)
+			t.add(&now)
+		}
+		all[s.key] = t
+	}
+	return all
+}
+
 // Run calls Tick at the beginning of each second, until stop is closed.
 func (r *Recorder) Run(stop <-chan struct{}) {
 	timer := time.NewTimer(untilNext(time.Now()))
@@ -229,6 +263,9 @@ func (r *Recorder) collectLocked(dst []byte, take bool) (records []byte, left in
 			continue
 		}
 		s.active = r.second
+		if take {
+			s.totals.add(&now)
+		}
 		before := len(dst)
 		if dst = appendRecord(dst, id, &now); len(dst) > stepLimit {
 			dst = dst[:before]

@@ -24,6 +24,7 @@ type Method struct {
 	pulse    Pulse
 	Received atomic.Uint64 // messages on streams
 	Sent     atomic.Uint64 // likewise
+	Bytes    Pair          // received and sent, if the owner counts them
 	codes    [Codes]atomic.Uint64
 	buckets  [64 * perOctave]atomic.Uint64
 	Took     atomic.Int64 // nanoseconds that the calls in the buckets took together

@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 
 	"github.com/yodel-rpc/yodel"
-	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // codes is how many outcomes are counted separately: success, which is 0, and the codes of errors.
@@ -20,82 +19,65 @@ const codes = int(yodel.Unauthenticated) + 1
 // other is the method of calls that are not counted by themselves.
 const other = "other"
 
-// A method counts the calls of a method.
-type method struct {
-	codes     [codes]atomic.Uint64
-	latency   latency
-	bytesIn   atomic.Uint64
-	bytesOut  atomic.Uint64
-	received  atomic.Uint64 // messages of streams
-	sent      atomic.Uint64
-	retries   atomic.Uint64
-	hedges    atomic.Uint64
-	exemplars exemplars
-}
-
-// outcome counts the code and the duration of a call.
-func (m *method) outcome(call *yodel.Call, err error) {
-	m.codes[min(int(yodel.CodeOf(err)), codes-1)].Add(1)
-	m.latency.count(call.Took())
-}
-
-// calls counts the calls of all methods of a server or a client.
+// calls counts what Stats of a server or a client does not have.
 type calls struct {
-	methods table[method]
-	errors  table[atomic.Uint64] // by ID
-	events  table[atomic.Uint64] // of connections, by kind
+	exemplars table[exemplars]     // by method
+	errors    table[atomic.Uint64] // by ID
+	events    table[atomic.Uint64] // of connections, by kind
+	unknown   unknown
+}
+
+// unknown counts the calls of methods that a server does not have.
+type unknown struct {
+	used     atomic.Bool
+	codes    [codes]atomic.Uint64
+	latency  latency
+	bytesIn  atomic.Uint64
+	bytesOut atomic.Uint64
 }
 
 func newCalls(maxMethods int) *calls {
-	return &calls{methods: table[method]{most: maxMethods}, errors: table[atomic.Uint64]{most: maxIDs}, events: table[atomic.Uint64]{most: maxIDs}}
+	return &calls{
+		exemplars: table[exemplars]{most: maxMethods}, errors: table[atomic.Uint64]{most: maxIDs}, events: table[atomic.Uint64]{most: maxIDs},
+	}
 }
 
 // maxIDs bounds the IDs of errors that are counted by themselves, because IDs come from servers.
 const maxIDs = 200
 
-// serverObserver returns an observer that counts what yodel.Server.Stats does not have.
+// serverObserver returns an observer of a server.
 func (c *calls) serverObserver() yodel.Observer {
-	return yodel.Observer{End: func(_ context.Context, call *yodel.Call, err error) {
-		known := call.Kind() != "" // the server has the method, so the client cannot make up names
-		var m *method
-		if known {
-			m = c.methods.at(call.Method)
+	return yodel.Observer{Notable: func(_ context.Context, call *yodel.Call, err error) {
+		c.failed(err)
+		traced := c.exemplars.other
+		if call.Kind() != "" { // the server has the method, so the client cannot make up names
+			traced = func() *exemplars { return c.exemplars.at(call.Method) }
 		} else {
-			m = c.methods.other()
-			m.outcome(call, err)
+			c.unknown.count(call, err)
 		}
-		m.bytes(call.Traffic())
-		m.exemplars.note(call.Trace, call.Took())
-		c.failed(err)
+		if call.Trace != "" {
+			traced().note(call.Trace, call.Took())
+		}
 	}}
 }
 
-// clientObserver returns an observer that counts the calls of a client.
+// clientObserver returns an observer of a client.
 func (c *calls) clientObserver() yodel.Observer {
-	return yodel.Observer{End: func(_ context.Context, call *yodel.Call, err error) {
-		m := c.methods.at(call.Method)
-		m.outcome(call, err)
-		t := call.Traffic()
-		m.bytes(t)
-		if t.Received > 0 {
-			m.received.Add(uint64(t.Received))
-		}
-		if t.Sent > 0 {
-			m.sent.Add(uint64(t.Sent))
-		}
-		if extra := call.Attempt - 1; extra > 0 {
-			hedges := min(t.Forks, extra)
-			m.hedges.Add(uint64(hedges))
-			m.retries.Add(uint64(extra - hedges))
-		}
-		m.exemplars.note(call.Trace, call.Took())
+	return yodel.Observer{Notable: func(_ context.Context, call *yodel.Call, err error) {
 		c.failed(err)
+		if call.Trace != "" {
+			c.exemplars.at(call.Method).note(call.Trace, call.Took())
+		}
 	}}
 }
 
-func (m *method) bytes(t introspect.Traffic) {
-	m.bytesIn.Add(uint64(t.BytesIn))
-	m.bytesOut.Add(uint64(t.BytesOut))
+func (u *unknown) count(call *yodel.Call, err error) {
+	u.used.Store(true)
+	u.codes[min(int(yodel.CodeOf(err)), codes-1)].Add(1)
+	u.latency.count(call.Took())
+	t := call.Traffic()
+	u.bytesIn.Add(uint64(t.BytesIn))
+	u.bytesOut.Add(uint64(t.BytesOut))
 }
 
 // failed counts the ID of an error.
@@ -181,6 +163,9 @@ func (t *table[T]) all(f func(name string, v *T)) {
 
 // find returns the value of a name, or nil.
 func (t *table[T]) find(name string) *T {
+	if name == other && t.used.Load() {
+		return &t.rest
+	}
 	if m := t.byName.Load(); m != nil {
 		return (*m)[name]
 	}

@@ -33,6 +33,9 @@ func newFamily(kind, name, help string, labels []string) *family {
 var (
 	serverCalls = counter("yodel_server_calls_total",
 		"Calls that have ended, by the code that the caller got. The code of a call that succeeded is ok.", "server", "method", "code")
+	serverCallers = counter("yodel_server_caller_calls_total",
+		"Calls that have ended, by the name of the caller and the code, of servers with ServerOptions.Diagnostics. Callers beyond the first 64 of a method share the name other.",
+		"server", "method", "caller", "code")
 	serverSeconds = newFamily("histogram", "yodel_server_call_seconds",
 		"How long calls took on the server, including middleware and decoding.", []string{"server", "method"})
 	serverInFlight = gauge("yodel_server_calls_in_flight", "Calls that have begun and not ended.", "server", "method")
@@ -87,7 +90,7 @@ var (
 
 // families are all families, in the order of the documentation.
 var families = []*family{
-	serverCalls, serverSeconds, serverInFlight, serverMessages, serverBytes, serverErrors, serverPanics, serverConns, serverConnEvents,
+	serverCalls, serverCallers, serverSeconds, serverInFlight, serverMessages, serverBytes, serverErrors, serverPanics, serverConns, serverConnEvents,
 	serverOpen, serverGranted, serverMaxOpen, serverDraining, serverAnnounced, serverAnnouncedAt,
 	clientCalls, clientSeconds, clientExtra, clientMessages, clientBytes, clientErrors, clientConnEvents,
 	endpointAttempts, endpointFailures, endpointUnconnected, endpointInFlight, endpointLoad, endpointRTT, endpointConns,

@@ -7,9 +7,9 @@
 //	server := metrics.NewServer("shop", &yodel.ServerOptions{…})
 //	client := metrics.NewClient("prices", resolver, &yodel.ClientOptions{…})
 //
-// The table in docs/observability.md has all metrics. Most of them are counters that servers and
-// clients have anyway: a scrape reads them with Stats, and calls pay nothing for them. The others
-// are counted by an observer that allocates nothing.
+// The table in docs/observability.md has all metrics. Servers and clients count calls themselves,
+// and a scrape reads the counters with Stats. An observer sees only calls that failed and calls
+// with a sampled trace.
 //
 // Latencies are classic and native histograms at once: a server of Prometheus that scrapes native
 // histograms gets four buckets for each power of two, another one gets one bucket. The buckets of
@@ -23,9 +23,11 @@ package prometheus
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -36,7 +38,8 @@ import (
 // Options configures Metrics. The zero value works.
 type Options struct {
 	// MaxMethods is how many methods of each server and client have metrics of their own. On a
-	// client, the others share the method "other". On a server, they are left out. Default 500.
+	// client, the others share the method "other". On a server, they are left out. Default 500, and
+	// at most 1000 on a client.
 	MaxMethods int
 	// MaxEndpoints is how many endpoints of each client have metrics of their own. The others are
 	// left out: they count in the metrics of the resolver and of the calls. Default 500.
@@ -82,11 +85,14 @@ type client struct {
 	name  string
 	of    *yodel.Client
 	calls *calls
+
+	mu      sync.Mutex
+	methods map[string]bool // those with metrics of their own
 }
 
-// NewServer returns yodel.NewServer(o) with an observer and with OnConn for the metrics. Name is
-// the label server of the metrics. If another server of m has the same name, "-2" is appended, and
-// so on. O may be nil. The metrics of a server remain until the process ends.
+// NewServer returns yodel.NewServer(o) with CountBytes, an observer and OnConn for the metrics.
+// Name is the label server of the metrics. If another server of m has the same name, "-2" is
+// appended, and so on. O may be nil. The metrics of a server remain until the process ends.
 func (m *Metrics) NewServer(name string, o *yodel.ServerOptions) *yodel.Server {
 	var opts yodel.ServerOptions
 	if o != nil {
@@ -94,6 +100,7 @@ func (m *Metrics) NewServer(name string, o *yodel.ServerOptions) *yodel.Server {
 	}
 	c := newCalls(m.opts.MaxMethods)
 	opts.Observers = append(slices.Clone(opts.Observers), c.serverObserver())
+	opts.CountBytes = true
 	opts.OnConn = c.onConn(opts.OnConn)
 	s := &server{of: yodel.NewServer(&opts), calls: c}
 	m.mu.Lock()
@@ -105,9 +112,9 @@ func (m *Metrics) NewServer(name string, o *yodel.ServerOptions) *yodel.Server {
 	return s.of
 }
 
-// NewClient returns yodel.NewClient(r, o) with an observer and with OnConn for the metrics. Name is
-// the label client of the metrics. If another client of m has the same name, "-2" is appended, and
-// so on. O may be nil. The metrics of a client end when it is closed.
+// NewClient returns yodel.NewClient(r, o) with CountCalls, an observer and OnConn for the metrics.
+// Name is the label client of the metrics. If another client of m has the same name, "-2" is
+// appended, and so on. O may be nil. The metrics of a client end when it is closed.
 func (m *Metrics) NewClient(name string, r yodel.Resolver, o *yodel.ClientOptions) *yodel.Client {
 	var opts yodel.ClientOptions
 	if o != nil {
@@ -115,8 +122,9 @@ func (m *Metrics) NewClient(name string, r yodel.Resolver, o *yodel.ClientOption
 	}
 	calls := newCalls(m.opts.MaxMethods)
 	opts.Observers = append(slices.Clone(opts.Observers), calls.clientObserver())
+	opts.CountCalls = true
 	opts.OnConn = calls.onConn(opts.OnConn)
-	c := &client{of: yodel.NewClient(r, &opts), calls: calls}
+	c := &client{of: yodel.NewClient(r, &opts), calls: calls, methods: make(map[string]bool)}
 	m.mu.Lock()
 	c.name = free(name, func(n string) bool {
 		return slices.ContainsFunc(m.clients, func(c *client) bool { return c.name == n })
@@ -158,24 +166,23 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 		s.collect(to, m.opts.MaxMethods)
 	}
 	for _, c := range clients {
-		c.collect(to, m.opts.MaxEndpoints)
+		c.collect(to, &m.opts)
 	}
 }
 
 func (s *server) collect(to sink, most int) {
 	stats := s.of.Stats()
+	unknown := &s.calls.unknown
 	for i := range min(len(stats.Methods), most) {
-		if m := &stats.Methods[i]; m.Name != other || !s.calls.methods.used.Load() {
+		if m := &stats.Methods[i]; m.Name != other || !unknown.used.Load() {
 			s.collectMethod(to, m)
 		}
 	}
-	s.calls.methods.all(func(name string, m *method) {
-		if name == other {
-			m.outcomes(to, serverCalls, s.name, name)
-			to.histogram(serverSeconds, m.latency.counted(), m.latency.sum(), &m.exemplars, s.name, name)
-		}
-		to.both(serverBytes, m.bytesIn.Load(), m.bytesOut.Load(), s.name, name)
-	})
+	if unknown.used.Load() {
+		unknown.outcomes(to, s.name)
+		to.histogram(serverSeconds, unknown.latency.counted(), unknown.latency.sum(), s.calls.exemplars.find(other), s.name, other)
+		to.both(serverBytes, unknown.bytesIn.Load(), unknown.bytesOut.Load(), s.name, other)
+	}
 	s.calls.collect(to, serverErrors, serverConnEvents, s.name)
 	to.add(serverPanics, float64(stats.Panics), s.name)
 	to.add(serverConns, float64(stats.Conns), s.name)
@@ -205,36 +212,32 @@ func announcedOnce(all []introspect.Announced) (out []introspect.Announced) {
 
 // collectMethod adds what the server has counted for a method.
 func (s *server) collectMethod(to sink, m *introspect.MethodStats) {
-	failed := uint64(0)
-	for code, n := range m.Errors {
-		failed += n
-		to.add(serverCalls, float64(n), s.name, m.Name, code)
-	}
-	to.add(serverCalls, float64(m.Calls-failed), s.name, m.Name, yodel.Code(0).String())
-	var traced *exemplars
-	if seen := s.calls.methods.find(m.Name); seen != nil {
-		traced = &seen.exemplars
-	}
-	to.histogram(serverSeconds, m.Latency, m.Took, traced, s.name, m.Name)
+	to.outcomes(serverCalls, m.Calls, m.Errors, s.name, m.Name)
+	to.histogram(serverSeconds, m.Latency, m.Took, s.calls.exemplars.find(m.Name), s.name, m.Name)
 	to.add(serverInFlight, float64(m.Inflight), s.name, m.Name)
 	to.both(serverMessages, m.Received, m.Sent, s.name, m.Name)
+	to.both(serverBytes, m.BytesIn, m.BytesOut, s.name, m.Name)
+	for i := range m.Callers {
+		caller := &m.Callers[i]
+		to.outcomes(serverCallers, caller.Calls, caller.Errors, s.name, m.Name, caller.Name)
+	}
 }
 
-func (c *client) collect(to sink, most int) {
-	c.calls.methods.all(func(name string, m *method) {
-		m.outcomes(to, clientCalls, c.name, name)
-		to.histogram(clientSeconds, m.latency.counted(), m.latency.sum(), &m.exemplars, c.name, name)
-		to.add(clientExtra, float64(m.retries.Load()), c.name, name, "retry")
-		to.add(clientExtra, float64(m.hedges.Load()), c.name, name, "hedge")
-		to.both(clientMessages, m.received.Load(), m.sent.Load(), c.name, name)
-		to.both(clientBytes, m.bytesIn.Load(), m.bytesOut.Load(), c.name, name)
-	})
-	c.calls.collect(to, clientErrors, clientConnEvents, c.name)
+func (c *client) collect(to sink, o *Options) {
 	stats := c.of.Stats()
+	for _, m := range c.bounded(stats.Methods, o.MaxMethods) {
+		to.outcomes(clientCalls, m.Calls, m.Errors, c.name, m.Name)
+		to.histogram(clientSeconds, m.Latency, m.Took, c.calls.exemplars.find(m.Name), c.name, m.Name)
+		to.add(clientExtra, float64(m.Retries), c.name, m.Name, "retry")
+		to.add(clientExtra, float64(m.Hedges), c.name, m.Name, "hedge")
+		to.both(clientMessages, m.Received, m.Sent, c.name, m.Name)
+		to.both(clientBytes, m.BytesIn, m.BytesOut, c.name, m.Name)
+	}
+	c.calls.collect(to, clientErrors, clientConnEvents, c.name)
 	seen := make(map[string]bool)
 	for i := range stats.Endpoints {
 		ep := &stats.Endpoints[i]
-		if len(seen) < most && !seen[ep.Addr] {
+		if len(seen) < o.MaxEndpoints && !seen[ep.Addr] {
 			seen[ep.Addr] = true
 			c.collectEndpoint(to, ep)
 		}
@@ -261,11 +264,66 @@ func (c *client) collectEndpoint(to sink, ep *introspect.EndpointStats) {
 	}
 }
 
+// bounded returns the statistics of at most most methods, and the sum of all others as the method
+// other. A method remains with one of them, because a counter must not decrease.
+func (c *client) bounded(all []introspect.MethodStats, most int) []*introspect.MethodStats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []*introspect.MethodStats
+	rest := &introspect.MethodStats{Name: other}
+	for i := range all {
+		m := &all[i]
+		if m.Name != other && (c.methods[m.Name] || len(c.methods) < most) {
+			c.methods[m.Name] = true
+			out = append(out, m)
+			continue
+		}
+		rest = sum(rest, m)
+	}
+	if rest.Calls > 0 {
+		out = append(out, rest)
+	}
+	return out
+}
+
+// sum returns the statistics of the calls of a and of b, with the name of a.
+func sum(a, b *introspect.MethodStats) *introspect.MethodStats {
+	out := &introspect.MethodStats{
+		Name: a.Name, Calls: a.Calls + b.Calls, Errors: maps.Clone(b.Errors), Took: a.Took + b.Took,
+		Received: a.Received + b.Received, Sent: a.Sent + b.Sent, BytesIn: a.BytesIn + b.BytesIn, BytesOut: a.BytesOut + b.BytesOut,
+		Retries: a.Retries + b.Retries, Hedges: a.Hedges + b.Hedges,
+	}
+	if out.Errors == nil {
+		out.Errors = make(map[string]uint64)
+	}
+	for code, n := range a.Errors {
+		out.Errors[code] += n
+	}
+	calls := make(map[time.Duration]uint64)
+	for _, bucket := range slices.Concat(a.Latency, b.Latency) {
+		calls[bucket.UpTo] += bucket.Calls
+	}
+	for _, upTo := range slices.Sorted(maps.Keys(calls)) {
+		out.Latency = append(out.Latency, introspect.Bucket{UpTo: upTo, Calls: calls[upTo]})
+	}
+	return out
+}
+
+// outcomes adds the number of calls by code. The code is the last label.
+func (s sink) outcomes(f *family, calls uint64, errors map[string]uint64, labels ...string) {
+	failed := uint64(0)
+	for code, n := range errors {
+		failed += n
+		s.add(f, float64(n), append(slices.Clip(labels), code)...)
+	}
+	s.add(f, float64(calls-failed), append(slices.Clip(labels), yodel.Code(0).String())...)
+}
+
 // outcomes adds the number of calls by code.
-func (m *method) outcomes(to sink, f *family, of, name string) {
-	for code := range m.codes {
-		if n := m.codes[code].Load(); n > 0 || code == 0 {
-			to.add(f, float64(n), of, name, yodel.Code(code).String())
+func (u *unknown) outcomes(to sink, server string) {
+	for code := range u.codes {
+		if n := u.codes[code].Load(); n > 0 || code == 0 {
+			to.add(serverCalls, float64(n), server, other, yodel.Code(code).String())
 		}
 	}
 }

@@ -135,7 +135,7 @@ func TestMetrics(t *testing.T) {
 	m := New(nil)
 	quiet := slog.New(slog.DiscardHandler)
 	s := m.NewServer("shop", &yodel.ServerOptions{
-		Registrars: []yodel.Registrar{registrar{}, registrar{errors.New("no quorum")}}, Logger: quiet,
+		Registrars: []yodel.Registrar{registrar{}, registrar{errors.New("no quorum")}}, Logger: quiet, Diagnostics: true,
 	})
 	double := yodel.Method[int, int]("Shop.Double")
 	double.Handle(s, func(_ context.Context, n *int) (*int, error) {
@@ -159,7 +159,7 @@ func TestMetrics(t *testing.T) {
 		return nil
 	})
 	addr := serve(t, s)
-	c := m.NewClient("front", yodel.Static(addr), &yodel.ClientOptions{Middleware: []yodel.Middleware{both, twice}, Logger: quiet})
+	c := m.NewClient("front", yodel.Static(addr), &yodel.ClientOptions{Name: "web", Middleware: []yodel.Middleware{both, twice}, Logger: quiet})
 	defer c.Close()
 	n := 21
 	call := &yodel.Call{Method: string(double), Args: &n, Reply: new(int), Trace: trace}
@@ -185,37 +185,42 @@ func TestMetrics(t *testing.T) {
 	c.Endpoints()[0].SetReady("breaker", false)
 
 	got := eventually(t, m, map[string]float64{
-		"yodel_server_calls_total{code=ok,method=Shop.Double,server=shop}":                      2,
-		"yodel_server_calls_total{code=not_found,method=Shop.Fail,server=shop}":                 2,
-		"yodel_server_calls_total{code=internal,method=Shop.Fail,server=shop}":                  2,
-		"yodel_server_calls_total{code=unimplemented,method=other,server=shop}":                 4,
-		"yodel_server_calls_in_flight{method=Shop.Double,server=shop}":                          0,
-		"yodel_server_stream_messages_total{direction=sent,method=Shop.Count,server=shop}":      3,
-		"yodel_server_bytes_total{direction=received,method=Shop.Double,server=shop}":           4, // 21, twice
-		"yodel_server_errors_total{id=SHOP7,server=shop}":                                       2,
-		"yodel_server_panics_total{server=shop}":                                                2,
-		"yodel_server_connections{server=shop}":                                                 1,
-		"yodel_server_connection_events_total{kind=accepted,server=shop}":                       1,
-		"yodel_server_draining{server=shop}":                                                    0,
-		"yodel_server_max_open_requests{server=shop}":                                           16384,
-		"yodel_server_announced{addr=" + addr + ",registry=accepts true,server=shop}":           1,
-		"yodel_server_announced{addr=" + addr + ",registry=accepts false,server=shop}":          0,
-		"yodel_client_calls_total{client=front,code=ok,method=Shop.Double}":                     1,
-		"yodel_client_calls_total{client=front,code=not_found,method=Shop.Fail}":                1,
-		"yodel_client_extra_attempts_total{client=front,kind=hedge,method=Shop.Double}":         1,
-		"yodel_client_extra_attempts_total{client=front,kind=retry,method=Shop.Double}":         0,
-		"yodel_client_extra_attempts_total{client=front,kind=retry,method=Shop.Fail}":           2,
-		"yodel_client_stream_messages_total{client=front,direction=received,method=Shop.Count}": 3,
-		"yodel_client_errors_total{client=front,id=SHOP7}":                                      1,
-		"yodel_client_connection_events_total{client=front,kind=connected}":                     1,
-		"yodel_client_endpoint_attempts_total{client=front,endpoint=" + addr + "}":              11,
-		"yodel_client_endpoint_failures_total{client=front,endpoint=" + addr + "}":              8,
-		"yodel_client_endpoint_connections{client=front,endpoint=" + addr + "}":                 1,
-		"yodel_client_endpoint_ready{client=front,endpoint=" + addr + "}":                       0,
-		"yodel_client_endpoint_not_ready{by=breaker,client=front,endpoint=" + addr + "}":        1,
-		"yodel_client_endpoint_ejections_total{by=breaker,client=front,endpoint=" + addr + "}":  1,
-		"yodel_client_resolver_instances{client=front}":                                         1,
-		"yodel_client_resolver_failing{client=front}":                                           0,
+		"yodel_server_calls_total{code=ok,method=Shop.Double,server=shop}":                        2,
+		"yodel_server_calls_total{code=not_found,method=Shop.Fail,server=shop}":                   2,
+		"yodel_server_calls_total{code=internal,method=Shop.Fail,server=shop}":                    2,
+		"yodel_server_calls_total{code=unimplemented,method=other,server=shop}":                   4,
+		"yodel_server_caller_calls_total{caller=web,code=ok,method=Shop.Double,server=shop}":      2,
+		"yodel_server_caller_calls_total{caller=web,code=not_found,method=Shop.Fail,server=shop}": 2,
+		"yodel_server_caller_calls_total{caller=web,code=internal,method=Shop.Fail,server=shop}":  2,
+		"yodel_server_bytes_total{direction=sent,method=Shop.Double,server=shop}":                 4, // 42, twice
+		"yodel_client_bytes_total{client=front,direction=sent,method=Shop.Double}":                4,
+		"yodel_server_calls_in_flight{method=Shop.Double,server=shop}":                            0,
+		"yodel_server_stream_messages_total{direction=sent,method=Shop.Count,server=shop}":        3,
+		"yodel_server_bytes_total{direction=received,method=Shop.Double,server=shop}":             4, // 21, twice
+		"yodel_server_errors_total{id=SHOP7,server=shop}":                                         2,
+		"yodel_server_panics_total{server=shop}":                                                  2,
+		"yodel_server_connections{server=shop}":                                                   1,
+		"yodel_server_connection_events_total{kind=accepted,server=shop}":                         1,
+		"yodel_server_draining{server=shop}":                                                      0,
+		"yodel_server_max_open_requests{server=shop}":                                             16384,
+		"yodel_server_announced{addr=" + addr + ",registry=accepts true,server=shop}":             1,
+		"yodel_server_announced{addr=" + addr + ",registry=accepts false,server=shop}":            0,
+		"yodel_client_calls_total{client=front,code=ok,method=Shop.Double}":                       1,
+		"yodel_client_calls_total{client=front,code=not_found,method=Shop.Fail}":                  1,
+		"yodel_client_extra_attempts_total{client=front,kind=hedge,method=Shop.Double}":           1,
+		"yodel_client_extra_attempts_total{client=front,kind=retry,method=Shop.Double}":           0,
+		"yodel_client_extra_attempts_total{client=front,kind=retry,method=Shop.Fail}":             2,
+		"yodel_client_stream_messages_total{client=front,direction=received,method=Shop.Count}":   3,
+		"yodel_client_errors_total{client=front,id=SHOP7}":                                        1,
+		"yodel_client_connection_events_total{client=front,kind=connected}":                       1,
+		"yodel_client_endpoint_attempts_total{client=front,endpoint=" + addr + "}":                11,
+		"yodel_client_endpoint_failures_total{client=front,endpoint=" + addr + "}":                8,
+		"yodel_client_endpoint_connections{client=front,endpoint=" + addr + "}":                   1,
+		"yodel_client_endpoint_ready{client=front,endpoint=" + addr + "}":                         0,
+		"yodel_client_endpoint_not_ready{by=breaker,client=front,endpoint=" + addr + "}":          1,
+		"yodel_client_endpoint_ejections_total{by=breaker,client=front,endpoint=" + addr + "}":    1,
+		"yodel_client_resolver_instances{client=front}":                                           1,
+		"yodel_client_resolver_failing{client=front}":                                             0,
 	})
 	for name, calls := range map[string]uint64{
 		"yodel_server_call_seconds{method=Shop.Double,server=shop}":  2,

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package yodel_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// BenchmarkCost measures what live data, and the counters for metrics, add to the processor time of
+// a call over loopback, for the client and the server together. The calls with an option and those
+// without it alternate in blocks, so that both see the same noise of the machine. It reports the
+// median of the ratios of neighbouring blocks.
+func BenchmarkCost(b *testing.B) {
+	quiet := slog.New(slog.DiscardHandler)
+	for _, option := range []struct {
+		name   string
+		client func() *yodel.ClientOptions
+		server yodel.ServerOptions
+	}{
+		// two pairs without options: the noise of the machine
+		{"nothing", func() *yodel.ClientOptions { return &yodel.ClientOptions{} }, yodel.ServerOptions{}},
+		{"live data of the server", func() *yodel.ClientOptions { return &yodel.ClientOptions{} }, yodel.ServerOptions{Diagnostics: true}},
+		{"live data of both", func() *yodel.ClientOptions {
+			return &yodel.ClientOptions{Server: yodel.NewServer(&yodel.ServerOptions{Diagnostics: true})}
+		}, yodel.ServerOptions{Diagnostics: true}},
+		{"counters of both", func() *yodel.ClientOptions { return &yodel.ClientOptions{CountCalls: true} }, yodel.ServerOptions{CountBytes: true}},
+	} {
+		for _, flight := range []int{1, 100} {
+			b.Run(fmt.Sprintf("%s/%d", option.name, flight), func(b *testing.B) {
+				off, on := &yodel.ClientOptions{}, option.client()
+				if on.Server != nil {
+					off.Server = yodel.NewServer(nil)
+				}
+				server := option.server
+				server.Logger = quiet
+				clients := [2]*yodel.Client{costClient(b, &yodel.ServerOptions{Logger: quiet}, off), costClient(b, &server, on)}
+				var without, ratios []float64
+				for b.Loop() {
+					var took [2]float64
+					for _, i := range []int{0, 1, 1, 0} {
+						began := processorTime(b)
+						calls := costBlock(b, clients[i], flight)
+						took[i] += float64(processorTime(b)-began) / float64(2*calls)
+					}
+					without, ratios = append(without, took[0]), append(ratios, took[1]/took[0])
+				}
+				b.ReportMetric(median(without), "cpu-ns/call-without")
+				b.ReportMetric(100*(median(ratios)-1), "%more")
+			})
+		}
+	}
+}
+
+var costEcho = yodel.Method[[]byte, []byte]("Cost.Echo")
+
+// costClient returns a client of a server that has learned that its method is short.
+func costClient(b *testing.B, so *yodel.ServerOptions, co *yodel.ClientOptions) *yodel.Client {
+	b.Helper()
+	so.Codecs, co.Codec = []yodel.Codec{yodel.Raw}, yodel.Raw
+	s := yodel.NewServer(so)
+	costEcho.Handle(s, func(_ context.Context, in *[]byte) (*[]byte, error) { return in, nil })
+	c := connect(b, s, co)
+	for range 10 {
+		costBlock(b, c, 1)
+	}
+	return c
+}
+
+// costBlock makes calls, as many as flight at a time, and returns how many.
+func costBlock(b *testing.B, c *yodel.Client, flight int) (calls int) {
+	b.Helper()
+	args := make([]byte, 64)
+	if flight == 1 {
+		reply := make([]byte, 0, 64)
+		for range 100 {
+			reply = reply[:0]
+			must(b, c.Call(context.Background(), string(costEcho), &args, &reply))
+		}
+		return 100
+	}
+	var wg sync.WaitGroup
+	free := make(chan struct{}, flight)
+	for range 1000 {
+		free <- struct{}{}
+		wg.Add(1)
+		costEcho.Then(context.Background(), c, &args, func(_ *[]byte, err error) {
+			if err != nil {
+				b.Error(err)
+			}
+			<-free
+			wg.Done()
+		})
+	}
+	wg.Wait()
+	return 1000
+}
+
+// processorTime returns the processor time of the process.
+func processorTime(t testing.TB) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	must(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

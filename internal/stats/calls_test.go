@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stats_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/stats"
+)
+
+func TestPairsAddUp(t *testing.T) {
+	for _, test := range []struct{ first, second, times uint64 }{
+		{0, 0, 3}, {1, 0, 3}, {0, 1, 3}, {1<<20 - 1, 1<<20 - 1, 20_000}, {1 << 20, 1, 20}, {1, 1 << 40, 20}, {1 << 32, 1 << 32, 2},
+	} {
+		var p stats.Pair
+		for range test.times {
+			p.Add(test.first, test.second)
+		}
+		for range 2 { // reading does not change the sums
+			if first, second := p.Sums(); first != test.first*test.times || second != test.second*test.times {
+				t.Errorf("%+v: got %d and %d", test, first, second)
+			}
+		}
+	}
+}
+
+// The sums never decrease, and lose nothing when several goroutines add and read.
+func TestPairsAddUpConcurrently(t *testing.T) {
+	var p stats.Pair
+	const adders, times, first, second = 4, 50_000, 1<<20 - 1, 3
+	var wg sync.WaitGroup
+	for range adders {
+		wg.Go(func() {
+			for range times {
+				p.Add(first, second)
+			}
+		})
+	}
+	ended := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(ended)
+	}()
+	for a, b, open := uint64(0), uint64(0), true; open; {
+		select {
+		case <-ended:
+			open = false
+		default:
+		}
+		nowA, nowB := p.Sums()
+		if nowA < a || nowB < b {
+			t.Fatalf("%d and %d, after %d and %d", nowA, nowB, a, b)
+		}
+		a, b = nowA, nowB
+	}
+	if a, b := p.Sums(); a != adders*times*first || b != adders*times*second {
+		t.Errorf("got %d and %d", a, b)
+	}
+}
+
+func TestCallsHaveOutcomesAndDurations(t *testing.T) {
+	var c stats.Calls
+	for _, call := range []struct {
+		took time.Duration
+		code int
+	}{{time.Millisecond, 0}, {time.Millisecond, 5}, {time.Hour, 0}, {-1, 200}} {
+		c.End(call.took, call.code)
+	}
+	var calls uint64
+	var took, before time.Duration = 0, -1
+	for bucket, sum := range c.Latency() {
+		if bucket.UpTo <= before || sum > time.Duration(bucket.Calls)*bucket.UpTo { //nolint:gosec // few
+			t.Errorf("%+v, which took %v, follows %v", bucket, sum, before)
+		}
+		before = bucket.UpTo
+		calls += bucket.Calls
+		took += sum
+	}
+	if calls != 4 || took != time.Hour+2*time.Millisecond || c.Failed(5) != 1 || c.Failed(stats.Codes-1) != 1 {
+		t.Errorf("got %d calls that took %v, failed %d and %d", calls, took, c.Failed(5), c.Failed(stats.Codes-1))
+	}
+}
