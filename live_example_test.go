@@ -13,7 +13,7 @@ import (
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
-func Example_liveData() {
+func Example_liveData() { //nolint:testableexamples // its output depends on the time
 	network := mem.New()
 	l, err := network.Listen("cafe")
 	if err != nil {

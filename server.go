@@ -241,6 +241,17 @@ func fill[T any](option string, all map[string]T, elements []T, nameOf func(T) s
 	}
 }
 
+// fillCodecs adds the codecs and compressors of the options, and the codecs that every server has.
+func (s *Server) fillCodecs() {
+	fill("ServerOptions.Codecs", s.codecs, s.opts.Codecs, Codec.Name)
+	for _, c := range []Codec{JSON, Raw} {
+		if s.codecs[c.Name()] == nil {
+			s.codecs[c.Name()] = c
+		}
+	}
+	fill("ServerOptions.Compressors", s.compressors, s.opts.Compressors, Compressor.Name)
+}
+
 // NewServer returns a server without methods. O may be nil.
 func NewServer(o *ServerOptions) *Server {
 	if o == nil {
@@ -255,13 +266,7 @@ func NewServer(o *ServerOptions) *Server {
 		instance: o.Instance, anew: make(chan struct{}), updating: make(chan struct{}, 1),
 	}
 	opts := &s.opts
-	fill("ServerOptions.Codecs", s.codecs, opts.Codecs, Codec.Name)
-	for _, c := range []Codec{JSON, Raw} {
-		if s.codecs[c.Name()] == nil {
-			s.codecs[c.Name()] = c
-		}
-	}
-	fill("ServerOptions.Compressors", s.compressors, opts.Compressors, Compressor.Name)
+	s.fillCodecs()
 	refuseNil("ServerOptions.Protocols", opts.Protocols, func(p Protocol) bool { return p == nil })
 	if opts.Transport == nil {
 		opts.Transport = TCP

@@ -22,7 +22,7 @@ const (
 )
 
 func bucketOf(took time.Duration) int {
-	return min(max(stats.BucketOf(uint64(max(took, 0)))-firstBucket, 0), buckets-1) //nolint:gosec // not negative
+	return min(max(stats.BucketOf(uint64(max(took, 0)))-firstBucket, 0), buckets-1)
 }
 
 func bucketEnd(i int) time.Duration { return stats.BucketEnd(i + firstBucket) }

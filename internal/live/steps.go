@@ -16,11 +16,11 @@ func appendRecord(dst []byte, id int, s *Step) []byte {
 			n++
 		}
 	}
-	dst = binary.AppendUvarint(dst, uint64(id)) //nolint:gosec // not negative
-	dst = binary.AppendUvarint(dst, uint64(n))  //nolint:gosec // not negative
+	dst = binary.AppendUvarint(dst, uint64(id))
+	dst = binary.AppendUvarint(dst, uint64(n))
 	for i, v := range s {
 		if v != 0 {
-			dst = binary.AppendUvarint(dst, uint64(i)) //nolint:gosec // not negative
+			dst = binary.AppendUvarint(dst, uint64(i))
 			dst = binary.AppendUvarint(dst, v)
 		}
 	}
@@ -60,7 +60,7 @@ func (c *cursor) next() {
 func (c *cursor) add(s *Step) {
 	for range c.number() {
 		i := c.number()
-		s[i] += uint64(c.number()) //nolint:gosec // it was one
+		s[i] += uint64(c.number())
 	}
 	c.next()
 }

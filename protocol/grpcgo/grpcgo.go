@@ -82,7 +82,7 @@ func errorOf(err error) error {
 	}
 	e := &yodel.Error{Code: yodel.Unknown, Message: st.Message(), Cause: err}
 	if code := st.Code(); code != codes.OK && code <= codes.Unauthenticated { // a handler may use any number
-		e.Code = yodel.Code(code) //nolint:gosec // it is small
+		e.Code = yodel.Code(code)
 	}
 	for _, d := range st.Proto().GetDetails() {
 		e.Details = append(e.Details, yodel.Detail{Type: string(d.MessageName()), Value: d.GetValue()})

@@ -105,7 +105,7 @@ func TestMessageThatIsNotSent(t *testing.T) {
 			_ = st.CloseSend() // the stream has failed
 			reply := new(wrapperspb.StringValue)
 			if got := st.RecvMsg(reply); status.Code(got) != status.Code(err) || !strings.Contains(got.Error(), "UTF-8") {
-				t.Errorf("RecvMsg: got %v and %q, want %v", got, reply.Value, err)
+				t.Errorf("RecvMsg: got %v and %q, want %v", got, reply.GetValue(), err)
 			}
 		})
 	}

@@ -52,7 +52,7 @@ func Example() {
 		Codec: codec.Codec,
 		Wires: []yodel.Wire{thrift.Wire(codec.Codec, &thrift.WireOptions{
 			Service: "Calculator",
-			Throws: thrift.Throws{"Calculator.divide": throws["Calculator.Divide"]},
+			Throws:  thrift.Throws{"Calculator.divide": throws["Calculator.Divide"]},
 		})},
 	})
 	var result int32

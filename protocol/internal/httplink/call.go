@@ -162,7 +162,7 @@ func (l *Link) Do(ctx context.Context, call *yodel.Call, p *Envelopes) error {
 		p.SetTimeout(h, d)
 	}
 	defer v.close()
-	v.start(body)
+	v.start(body) //nolint:contextcheck // the exchange has the context
 	switch kind {
 	case "unary":
 		return v.reply()

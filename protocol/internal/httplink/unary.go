@@ -41,7 +41,7 @@ func (l *Link) DoUnary(ctx context.Context, call *yodel.Call, get bool) error {
 	if d := x.left(); d > 0 {
 		x.header["Connect-Timeout-Ms"] = []string{httpwire.Millis(d)}
 	}
-	response, err := x.sendUnary(args, compressed, get)
+	response, err := x.sendUnary(args, compressed, get) //nolint:contextcheck // the exchange has the context
 	if err != nil {
 		return err
 	}
