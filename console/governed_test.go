@@ -8,9 +8,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/yodel-rpc/yodel/conformance/governed"
+	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/registry/file"
 	"github.com/yodel-rpc/yodel/rules"
 )
@@ -73,7 +76,19 @@ func TestEveryKindOfRuleMovesProcesses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes half a minute")
 	}
-	governed.EveryKind(t, newOperator(t))
+	r := newOperator(t)
+	governed.EveryKind(t, r)
+	// The processes still run, and remember the rules.
+	o := r.Operator.(operator)
+	for _, path := range []string{"/api/overview", "/api/service?service=Shop"} {
+		status, _, text := request{path: path, header: o.as}.send(t, o.base)
+		var shown struct{ Events []introspect.Event }
+		if err := json.Unmarshal([]byte(text), &shown); err != nil || !slices.ContainsFunc(shown.Events, func(e introspect.Event) bool {
+			return e.Kind == "rule" && strings.HasPrefix(e.Object, "Shop/weight-") && e.By == "ann" && strings.HasPrefix(e.What, "in force: ")
+		}) {
+			t.Errorf("%s: got %d %s, want the event of a rule", path, status, text)
+		}
+	}
 }
 
 func TestRulesExpireAndRollBack(t *testing.T) {

@@ -25,7 +25,7 @@ type Book struct {
 }
 
 // A Keeper is a registry that stores records of operators for a service, beside the records of its
-// instances. The values of registry.New are Keepers, and so is Consul's registry.
+// instances. The values of registry.New are Keepers, and so are the registries of Consul and Nacos.
 // Its methods may be called concurrently.
 type Keeper interface {
 	// Keep stores value as the record id of a kind. A nil value removes the record. Removing an

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"testing"
 
@@ -118,7 +119,15 @@ func TestEveryKindOfRuleMovesProcesses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a minute")
 	}
-	governed.EveryKind(t, newOperator(t))
+	r := newOperator(t)
+	governed.EveryKind(t, r)
+	// The processes still run, and remember the rules.
+	out, err := operator{r.Addr}.yodel(t.Context(), "events", "Shop", "--limit", "500")
+	for _, want := range []string{` +ann +in force: send 10 % of the calls of Shop to version v2: a test`, ` +ann +put: a test`, ` +ann +remove: done`} {
+		if err != nil || !regexp.MustCompile(`rule +Shop/canary-[0-9a-f]{4}`+want).Match(out) {
+			t.Errorf("the events lack %q, %v:\n%s", want, err, out)
+		}
+	}
 }
 
 func TestRulesExpireAndRollBack(t *testing.T) {

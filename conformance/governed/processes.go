@@ -93,8 +93,8 @@ const every = 100 * time.Millisecond
 
 // A dated is a report and the time at which it was made.
 type dated struct {
-	At     time.Time
-	Report report
+	At     time.Time `json:"at"`
+	Report report    `json:"report"`
 }
 
 // merge adds the counts of another report.
