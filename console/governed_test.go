@@ -45,21 +45,21 @@ func (o operator) post(path string, change, answer any) error {
 // Put previews the rule and stores it, as the form for rules does.
 func (o operator) Put(_ context.Context, r rules.Rule) (stored rules.Rule, err error) {
 	var preview struct{ Effect rules.Effect }
-	if err := o.post("preview", &r, &preview); err != nil {
+	if err := o.post("preview", &r, &preview); err != nil { //nolint:contextcheck // a request has the context of the test
 		return r, err
 	}
 	if preview.Effect.Text == "" {
 		return r, fmt.Errorf("the preview of %s says nothing", r.Kind())
 	}
-	return stored, o.post("put", &r, &stored)
+	return stored, o.post("put", &r, &stored) //nolint:contextcheck // a request has the context of the test
 }
 
 func (o operator) Remove(_ context.Context, service, id, _, reason string) error {
-	return o.post("remove", map[string]string{"service": service, "id": id, "reason": reason}, &struct{}{})
+	return o.post("remove", map[string]string{"service": service, "id": id, "reason": reason}, &struct{}{}) //nolint:contextcheck // a request has the context of the test
 }
 
 func (o operator) Rollback(_ context.Context, service string, revision int, _, reason string) error {
-	return o.post("rollback", map[string]any{"service": service, "revision": revision, "reason": reason}, &struct{}{})
+	return o.post("rollback", map[string]any{"service": service, "revision": revision, "reason": reason}, &struct{}{}) //nolint:contextcheck // a request has the context of the test
 }
 
 // newOperator returns a registry whose rules a user of a console changes.
