@@ -251,7 +251,7 @@ func (s *Server) settings(of overrider, service string) announcer.Watch {
 	}
 	return func(ctx context.Context, update func([]announcer.Setting)) error {
 		return s.guard.apart("the Watch of a registry's settings", nil, func() error {
-			return settings.Watch(ctx, func(all []Instance) {
+			return settings.Watch(introspect.WithNote(ctx, s.Note), func(all []Instance) {
 				list := make([]announcer.Setting, len(all))
 				for i := range all {
 					list[i] = announcer.Setting{Addr: all[i].Addr, State: all[i].State, Weight: all[i].Weight}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // A cluster maintains a client's set of endpoints, and updates it when the resolver reports a
@@ -93,6 +94,7 @@ func (cl *cluster) endpoints() []*Endpoint {
 
 // follow watches the resolver until ctx ends.
 func (cl *cluster) follow(ctx context.Context, r Resolver) {
+	ctx = introspect.WithNote(ctx, cl.client.Note)
 	backoff := firstBackoff
 	for ctx.Err() == nil {
 		began := time.Now()

@@ -309,8 +309,9 @@ func (c *Client) Note(e introspect.Event) {
 }
 
 // Note adds an event to the live data of the server, for plug-ins that change what the server does,
-// for example by a rule. Without ServerOptions.Diagnostics, Note does nothing. A zero At means the
-// present. Note cuts texts that are too long. It may be called concurrently.
+// for example by a rule. Without ServerOptions.Diagnostics, Note does nothing. It adds an event
+// only once, so the server and its clients may all be told of it. A zero At means the present. Note
+// cuts texts that are too long. It may be called concurrently.
 func (s *Server) Note(e introspect.Event) {
 	if s.live != nil {
 		clipEvent(&e)

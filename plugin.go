@@ -167,7 +167,8 @@ type Messages interface {
 type Resolver interface {
 	// Watch calls update with the whole set of instances, at once and after every change, until ctx
 	// ends. The receiver does not change the slice. If Watch returns an error, the set is no longer
-	// known: the client keeps using the last set and calls Watch again after a pause.
+	// known: the client keeps using the last set and calls Watch again after a pause. Ctx carries a
+	// function that adds events to the live data of the client: see introspect.NoteOf.
 	Watch(ctx context.Context, update func([]Instance)) error
 }
 

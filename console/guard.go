@@ -158,17 +158,25 @@ func (c *Console) identify(r *http.Request) (User, *ticket) {
 		return user, nil
 	}
 	if cookie, err := r.Cookie(cookieName(r)); err == nil {
-		c.doors.mu.Lock()
-		defer c.doors.mu.Unlock()
-		if i := find(c.doors.sessions, cookie.Value); i >= 0 {
-			session := c.doors.sessions[i]
-			return session.user, &session
+		if session := c.doors.session(cookie.Value); session != nil {
+			return session.user, session
 		}
 	}
 	if c.opts.Authenticate != nil {
 		return c.opts.Authenticate(r), nil
 	}
 	return User{}, nil
+}
+
+// session returns the session with a token, or nil.
+func (d *doors) session(token string) *ticket {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if i := find(d.sessions, token); i >= 0 {
+		session := d.sessions[i]
+		return &session
+	}
+	return nil
 }
 
 // allowing passes the requests of users with a role on to f.

@@ -5,10 +5,14 @@ package console
 import (
 	"testing"
 
+	"github.com/yodel-rpc/yodel/conformance/governed"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
-func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+func TestMain(m *testing.M) {
+	governed.Child(openFolder)
+	yodeltest.VerifyNoLeaks(m)
+}
 
 func must(t *testing.T, err error) {
 	t.Helper()

@@ -279,11 +279,14 @@ type event = introspect.Event
 // events returns the newest events, the newest first. When several processes tell the same, it is
 // there once.
 func events(all []introspect.Event, limit int) []event {
-	type key struct{ kind, object string }
+	type key struct{ kind, object, what string }
 	seen := make(map[key]time.Time)
 	out := make([]event, 0, limit)
 	for i := len(all) - 1; i >= 0 && len(out) < limit; i-- {
-		k := key{all[i].Kind, all[i].Object}
+		k := key{kind: all[i].Kind, object: all[i].Object}
+		if k.kind == "rule" { // a rule may change several times within a moment
+			k.what = all[i].What
+		}
 		if at, ok := seen[k]; ok && at.Sub(all[i].At) < 2*time.Second {
 			continue
 		}

@@ -203,7 +203,7 @@ func (c *Console) eventsOf(s *snapshot, of *fleet.Service) []event {
 			continue
 		}
 		for _, e := range in.Live.Events {
-			if e.Kind == "rule" || e.Kind == "start" || e.Kind == "drain" {
+			if e.Kind == "start" || e.Kind == "drain" {
 				all = append(all, e)
 			}
 		}

@@ -2,7 +2,10 @@
 
 package introspect
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // LiveQuery selects what the built-in method yodel.Live returns.
 type LiveQuery struct {
@@ -56,12 +59,28 @@ type Series struct {
 type Event struct {
 	At   time.Time `json:"at"`
 	Kind string    `json:"kind"` // "instance up", "instance down", "not ready", "ready", "rule", "drain", "start"
-	// Object is what has changed: the address of an instance, or the ID of a rule.
+	// Object is what has changed: the address of an instance, or the service and the ID of a rule,
+	// such as Shop/canary-7f3a.
 	Object string `json:"object"`
 	// What says what has happened, for people.
 	What string `json:"what"`
 	// By is who has changed it, for example "breaker" or the author of a rule.
 	By string `json:"by,omitempty"`
+}
+
+// noteKey is the key of the function of WithNote.
+type noteKey struct{}
+
+// WithNote returns a context that carries note, which adds an event to the live data of a process.
+// The contexts of yodel.Resolver.Watch carry the method Note of the client or server that watches.
+func WithNote(ctx context.Context, note func(Event)) context.Context {
+	return context.WithValue(ctx, noteKey{}, note)
+}
+
+// NoteOf returns the function that WithNote has added to ctx, or nil.
+func NoteOf(ctx context.Context) func(Event) {
+	note, _ := ctx.Value(noteKey{}).(func(Event))
+	return note
 }
 
 // Process is the state of a process.

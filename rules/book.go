@@ -25,7 +25,7 @@ type Book struct {
 }
 
 // A Keeper is a registry that stores records of operators for a service, beside the records of its
-// instances. The values of registry.New are Keepers, and so is Consul's registry.
+// instances. The values of registry.New are Keepers, and so are the registries of Consul and Nacos.
 // Its methods may be called concurrently.
 type Keeper interface {
 	// Keep stores value as the record id of a kind. A nil value removes the record. Removing an
@@ -43,6 +43,10 @@ const (
 	rulesKind   = "rules"
 	historyKind = "history"
 )
+
+// autoRollback is the author of a change that a Rollback condition has made, and its name in the
+// history.
+const autoRollback = "auto-rollback"
 
 // maxHistory is how many changes of a service are kept.
 const maxHistory = 100
@@ -343,8 +347,8 @@ func (b *Book) rolledBack(ctx context.Context, service, id string, revision int,
 		if !ok || r.Off || r.Revision != revision {
 			return nil // another process or an operator was faster
 		}
-		r.Off, r.Author, r.Reason = true, "auto-rollback", why
-		_, err := s.put(ctx, "auto-rollback", r)
+		r.Off, r.Author, r.Reason = true, autoRollback, why
+		_, err := s.put(ctx, autoRollback, r)
 		return err
 	})
 }

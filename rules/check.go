@@ -88,6 +88,7 @@ var problems = map[string]string{
 	"YDL-R021": "the target selects a single instance",
 	"YDL-R022": "a rule that takes capacity or refuses calls does not expire",
 	"YDL-R023": "an instance would get much more traffic than now",
+	"YDL-R024": "all instances are disabled, by their state or by rules",
 }
 
 // A checker collects the problems of a rule.

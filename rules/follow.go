@@ -35,9 +35,11 @@ type service struct {
 	news       chan struct{}      // capacity 1: the records have changed
 	known      map[string]*active // the last valid rules, by ID
 	invalid    map[string]string  // why the records of these IDs are refused
+	rejected   map[string]string  // the authors of these records
 	tripped    map[string]trip    // rules that this process has rolled back, by ID
 	heard      bool
 	unreported bool // the first rules are in force, and the OnChange hook was not called yet
+	notes      notes
 }
 
 // A trip is a rule that was rolled back.
@@ -60,6 +62,7 @@ func newService(of *Rules, name string) *service {
 	s := &service{
 		of: of, name: name, loaded: make(chan struct{}), changed: make(chan struct{}), news: make(chan struct{}, 1),
 		known: make(map[string]*active), invalid: make(map[string]string), tripped: make(map[string]trip),
+		notes: notes{to: make(map[*noter]bool)},
 	}
 	s.table.Store(unloaded)
 	return s
@@ -188,7 +191,7 @@ func (s *service) read(ctx context.Context) {
 // ID in force.
 func (s *service) set(records map[string][]byte) {
 	s.mu.Lock()
-	known, invalid := make(map[string]*active, len(records)), make(map[string]string)
+	known, invalid, rejected := make(map[string]*active, len(records)), make(map[string]string), make(map[string]string)
 	var refused []string
 	for _, id := range slices.Sorted(maps.Keys(records)) {
 		data, old := records[id], s.known[id]
@@ -204,11 +207,12 @@ func (s *service) set(records map[string][]byte) {
 		case old != nil:
 			known[id] = old
 		}
+		rejected[id] = authorOf(data)
 		if invalid[id] = err.Error(); s.invalid[id] != invalid[id] {
 			refused = append(refused, id)
 		}
 	}
-	s.known, s.invalid = known, invalid
+	s.known, s.invalid, s.rejected = known, invalid, rejected
 	maps.DeleteFunc(s.tripped, func(id string, t trip) bool { return known[id] == nil || known[id].Revision != t.revision })
 	if !s.heard {
 		s.heard = true
@@ -248,7 +252,10 @@ func (s *service) refresh(now time.Time) (broken []broken, next time.Duration) {
 	}
 	changed := s.compileLocked(now) || s.unreported
 	s.unreported = false
+	events, due := s.noteLocked(now)
+	next = min(next, due)
 	s.mu.Unlock()
+	s.tell(events)
 	if changed && s.of.opts.OnChange != nil {
 		s.report()
 	}
@@ -393,10 +400,8 @@ func (s *service) rollBack(ctx context.Context, b broken) {
 	}
 }
 
-// states returns the rules with their counters.
-func (s *service) states(now time.Time) (all []introspect.RuleState) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// statesLocked returns the rules with their counters.
+func (s *service) statesLocked(now time.Time) (all []introspect.RuleState) {
 	for id, a := range s.known {
 		state := introspect.RuleState{
 			Service: s.name, ID: id, Kind: a.Kind(), Revision: a.Revision, State: "active", Since: a.since,
@@ -420,4 +425,11 @@ func (s *service) states(now time.Time) (all []introspect.RuleState) {
 		}
 	}
 	return all
+}
+
+// states returns the rules with their counters.
+func (s *service) states(now time.Time) []introspect.RuleState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.statesLocked(now)
 }

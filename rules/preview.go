@@ -36,6 +36,8 @@ type Effect struct {
 	Problems []Problem `json:"problems,omitempty"` // those of Check, and those that the traffic shows
 	// Text is the effect in a sentence, for example "10 of 100 calls/s move to version v2".
 	Text string `json:"text"`
+
+	disabled bool // no instance takes calls, whether the rule acts or not
 }
 
 // A Share is the traffic of an instance before and after a rule.
@@ -49,13 +51,16 @@ type Share struct {
 
 // Preview computes what a rule would do. All are the rules of the service that exist: Preview
 // leaves out a rule with the ID of rule. Before has the traffic as measured. After moves the calls
-// in the scope as the rule and the other rules that choose instances would.
+// in the scope as the rule and the other rules that choose instances would. It leaves out inactive
+// instances, unless all are inactive.
 func Preview(rule *Rule, all []Rule, traffic *Traffic) *Effect {
 	e := &Effect{Problems: rule.Check()}
-	for _, in := range traffic.Instances {
-		if in.State == "inactive" {
-			continue
-		}
+	active := slices.DeleteFunc(slices.Clone(traffic.Instances), func(in yodel.Instance) bool { return in.State == "inactive" })
+	e.disabled = len(traffic.Instances) > 0 && disableAll(all, active)
+	if len(active) == 0 {
+		active = traffic.Instances
+	}
+	for _, in := range active {
 		target := rule.target()
 		e.Shares = append(e.Shares, Share{Addr: in.Addr, Version: in.Version, Selected: target != nil && target.selects(&in)})
 	}
@@ -75,8 +80,27 @@ func Preview(rule *Rule, all []Rule, traffic *Traffic) *Effect {
 	e.move(rule, all, traffic, matched)
 	e.refuse(rule)
 	e.examine(rule, all)
-	e.Text = e.sentence(rule)
+	if e.Text = e.sentence(rule); e.disabled && e.Calls > 0 {
+		e.Text = fmt.Sprintf("all %d instances are disabled now; as before that, %s", len(e.Shares), e.Text)
+	}
 	return e
+}
+
+// disableAll reports whether rules leave none of the instances to any call.
+func disableAll(all []Rule, instances []yodel.Instance) bool {
+	now := time.Now()
+	left := slices.Clone(instances)
+	for i := range all {
+		r := &all[i]
+		if r.Disable == nil || !r.Active(now) || r.Method != "" || r.Caller != "" || r.Tenant != "" || len(r.Header) > 0 {
+			continue
+		}
+		if r.Disable.To == nil && len(r.Disable.Except) == 0 {
+			return true
+		}
+		left = slices.DeleteFunc(left, func(in yodel.Instance) bool { return r.Disable.To != nil && r.Disable.To.selects(&in) })
+	}
+	return len(left) == 0
 }
 
 // rates returns the calls per second that an instance executes of a service, and those in the scope
@@ -213,6 +237,9 @@ func (e *Effect) none() bool {
 // examine adds the problems that the instances and the traffic show.
 func (e *Effect) examine(rule *Rule, all []Rule) {
 	c := &checker{}
+	if e.disabled {
+		c.warnf("YDL-R024", "", "yodel describe SERVICE says what has disabled them", "no instance of %s takes calls: all %d are disabled", rule.Service, len(e.Shares))
+	}
 	if rule.target() != nil {
 		e.examineTarget(c, rule)
 	}
@@ -267,6 +294,8 @@ func (e *Effect) meant(t *Target) string {
 // sentence returns the effect in words.
 func (e *Effect) sentence(rule *Rule) string {
 	switch {
+	case e.Calls == 0 && e.disabled:
+		return fmt.Sprintf("there was no traffic in the last minutes, because all %d instances are disabled", len(e.Shares))
 	case e.Calls == 0:
 		return "there was no traffic in the last minutes"
 	case e.Refused > 0:

@@ -4,6 +4,7 @@ package rules_test
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -74,5 +75,44 @@ func TestPreviewWithoutTraffic(t *testing.T) {
 	r := rules.Rule{Service: "Shop", Canary: &rules.Canary{To: rules.Target{Version: "v2"}, Percent: 10}}
 	if e := rules.Preview(&r, nil, &rules.Traffic{}); e.Calls != 0 || e.Moved != 0 || e.Text != "there was no traffic in the last minutes" {
 		t.Errorf("%+v", e)
+	}
+}
+
+// If all instances are disabled, a preview says so, and has the traffic that they had before.
+func TestPreviewWithoutAnInstanceThatTakesCalls(t *testing.T) {
+	r := rules.Rule{ID: "new", Service: "Shop", Canary: &rules.Canary{To: rules.Target{Version: "v2"}, Percent: 10}}
+	none := rules.Rule{ID: "none", Service: "Shop", Disable: &rules.Disable{To: &rules.Target{Version: "v*"}}}
+	elsewhere := none
+	elsewhere.Caller = "batch"
+	refused := rules.Rule{ID: "closed", Service: "Shop", Disable: &rules.Disable{}}
+	spared := rules.Rule{ID: "closed", Service: "Shop", Disable: &rules.Disable{Except: []string{"web"}}}
+	for _, test := range []struct {
+		what          string
+		all           []rules.Rule
+		inactive      int  // how many of the three instances
+		silent, shown bool // there was no traffic; the preview says that all instances are disabled
+	}{
+		{what: "the states of instances", inactive: 3, shown: true},
+		{what: "the states of instances, long ago", inactive: 3, silent: true, shown: true},
+		{what: "the state of an instance", inactive: 1},
+		{what: "a rule", all: []rules.Rule{none}, silent: true, shown: true},
+		{what: "a rule and a moment ago", all: []rules.Rule{none}, shown: true},
+		{what: "a rule for some callers", all: []rules.Rule{elsewhere}},
+		{what: "a rule that refuses all calls", all: []rules.Rule{refused}, silent: true, shown: true},
+		{what: "a rule that refuses some calls", all: []rules.Rule{spared}, silent: true},
+	} {
+		of := traffic()
+		for i := range test.inactive {
+			of.Instances[i].State = "inactive"
+		}
+		if test.silent {
+			of.Live = nil
+		}
+		e := rules.Preview(&r, test.all, of)
+		warned := slices.ContainsFunc(e.Problems, func(p rules.Problem) bool { return p.ID == "YDL-R024" && p.Warning })
+		if told := strings.Contains(e.Text, "all 3 instances are disabled"); told != test.shown || warned != test.shown || (e.Calls == 0) != test.silent ||
+			strings.HasPrefix(e.Text, "there was no traffic") != test.silent {
+			t.Errorf("%s: %+v", test.what, e)
+		}
 	}
 }

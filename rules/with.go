@@ -233,6 +233,9 @@ type resolver struct {
 // Watch implements yodel.Resolver. When the rules change, it reports the instances again, so that
 // the client makes a new picker.
 func (r *resolver) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+	if note := introspect.NoteOf(ctx); note != nil {
+		defer r.service.join(note)()
+	}
 	release := r.service.use() //nolint:contextcheck // the goroutine serves all users of the service
 	defer release()
 	r.service.load(ctx)

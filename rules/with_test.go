@@ -53,11 +53,17 @@ func openShop(t *testing.T, r yodel.Registrar, in yodel.Instance) *shop {
 		}
 		return out, nil
 	})
+	one.addr = serve(t, s)
+	return one
+}
+
+// serve serves until the test ends, and returns the address.
+func serve(t *testing.T, s *yodel.Server) string {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	one.addr = l.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- s.Serve(ctx, l) }()
@@ -65,7 +71,7 @@ func openShop(t *testing.T, r yodel.Registrar, in yodel.Instance) *shop {
 		cancel()
 		<-ended
 	})
-	return one
+	return l.Addr().String()
 }
 
 // within fails the test if the condition is not true within two seconds: the time in which a rule

@@ -21,9 +21,10 @@ func (a *app) eventsCommand() *cobra.Command {
 	c := a.watchable(command(reads, &cobra.Command{
 		Use:   "events [SERVICE]",
 		Short: "List what has changed, the newest first",
-		Long: "The list has the changes of rules, with author and reason, and what the processes have noticed: starts, drains, and\n" +
-			"instances that came, left, or got no calls for a while. A process remembers 256 events until it ends, and shares\n" +
-			"them if ServerOptions.Diagnostics is set. The registry keeps the last 100 changes of the rules of a service.",
+		Long: "The list has the changes of rules, with author and reason, and what the processes have noticed: starts, drains, rules\n" +
+			"that came into force, changed or ended there, and instances that came, left, or got no calls for a while. A process\n" +
+			"remembers 256 events until it ends, and shares them if ServerOptions.Diagnostics is set. The registry keeps the last\n" +
+			"100 changes of the rules of a service.",
 		Example: "  yodel events\n  yodel events shop.Pay --limit 5\n  yodel events -o ndjson",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -51,10 +52,13 @@ func (a *app) events(ctx context.Context, f *fleet.Fleet, t *target, service str
 		}
 	}
 	all := []introspect.Event{}
-	latest := make(map[[2]string]time.Time) // when an event of a kind was last listed, by kind and object
+	latest := make(map[[3]string]time.Time) // when an event was last listed
 	for _, e := range view.Events {
 		// Several processes report the same event within a moment.
-		key := [2]string{e.Kind, e.Object}
+		key := [3]string{e.Kind, e.Object}
+		if e.Kind == ruleEvent { // a rule may change several times within a moment
+			key[2] = e.What
+		}
 		if e.At.Sub(latest[key]) < 2*time.Second || service != "" && !about(view.Service(service), &e) {
 			continue
 		}
@@ -88,9 +92,15 @@ func (a *app) events(ctx context.Context, f *fleet.Fleet, t *target, service str
 	})
 }
 
-// about reports whether an event concerns an instance of a service. The event of an instance that
-// has left names the service.
+// ruleEvent is the kind of events of rules.
+const ruleEvent = "rule"
+
+// about reports whether an event concerns an instance or a rule of a service. The event of an
+// instance that has left names the service.
 func about(s *fleet.Service, e *introspect.Event) bool {
+	if e.Kind == ruleEvent {
+		return e.Object == s.Name || strings.HasPrefix(e.Object, s.Name+"/")
+	}
 	return slices.ContainsFunc(s.Instances, func(in *fleet.Instance) bool { return in.Addr == e.Object }) || strings.Contains(e.What, " of "+s.Name+":")
 }
 
@@ -111,7 +121,7 @@ func (a *app) ruleEvents(ctx context.Context, t *target, service string) ([]intr
 	for i := range changes {
 		ch := &changes[i]
 		what := fmt.Sprintf("%s: %s (revision %d)", ch.What, ch.Reason, ch.Revision)
-		all = append(all, introspect.Event{At: ch.At, Kind: "rule", Object: strings.TrimRight(service+"/"+ch.Rule, "/"), By: ch.Author, What: what})
+		all = append(all, introspect.Event{At: ch.At, Kind: ruleEvent, Object: strings.TrimRight(service+"/"+ch.Rule, "/"), By: ch.Author, What: what})
 	}
 	return all, nil
 }

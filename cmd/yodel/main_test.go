@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/conformance/governed"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/registry/file"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -24,8 +25,10 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files and docs/cli.md")
 
-// TestMain makes the test's program the command itself, or a server, when a test starts it as such.
+// TestMain makes the test's program the command itself, a server, or a process that follows rules,
+// when a test starts it as such.
 func TestMain(m *testing.M) {
+	governed.Child(openFolder)
 	if os.Getenv("YODEL_TEST_AS_PROGRAM") != "" {
 		main()
 		return

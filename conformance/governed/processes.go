@@ -73,6 +73,7 @@ func Child(open Open) {
 func runServer(ctx context.Context, r *rules.Rules, version string) error {
 	s := yodel.NewServer(&yodel.ServerOptions{
 		Registrars: []yodel.Registrar{r}, Instance: yodel.Instance{Version: version, Tags: []string{"only-" + version}}, AnnounceEvery: time.Second,
+		Diagnostics: true,
 	})
 	buy.Handle(s, func(context.Context, *reply) (*reply, error) { return &reply{By: version}, nil })
 	l, err := net.Listen("tcp", os.Getenv(listensOn))
@@ -86,6 +87,15 @@ func runServer(ctx context.Context, r *rules.Rules, version string) error {
 // A report is what became of the calls of a client within a tenth of a second: how many were
 // answered by each version or failed with each error.
 type report map[string]int
+
+// every is how long the calls of a report have taken.
+const every = 100 * time.Millisecond
+
+// A dated is a report and the time at which it was made.
+type dated struct {
+	At     time.Time `json:"at"`
+	Report report    `json:"report"`
+}
 
 // merge adds the counts of another report.
 func (r report) merge(other report) {
@@ -120,7 +130,7 @@ func runClient(ctx context.Context, r *rules.Rules) error {
 	}
 	defer wg.Wait()
 	out := json.NewEncoder(os.Stdout)
-	ticker := time.NewTicker(100 * time.Millisecond)
+	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
 		select {
@@ -135,7 +145,7 @@ func runClient(ctx context.Context, r *rules.Rules) error {
 		if r.Switch(service, "new", false) {
 			last["switch"] = 1
 		}
-		if err := out.Encode(last); err != nil {
+		if err := out.Encode(dated{time.Now(), last}); err != nil {
 			return err
 		}
 	}

@@ -7,6 +7,7 @@ package live
 
 import (
 	"hash/maphash"
+	"slices"
 	"sync"
 	"time"
 	"weak"
@@ -324,8 +325,9 @@ func (r *Recorder) releaseLocked() {
 	}
 }
 
-// A Ring has the last values of a list. The zero value has none. It may be used concurrently.
-type Ring[T any] struct {
+// A Ring has the last different values of a list. The zero value has none. It may be used
+// concurrently.
+type Ring[T comparable] struct {
 	mu     sync.Mutex
 	values []T
 	next   int // the index of the oldest one, once there are ringSize
@@ -334,10 +336,14 @@ type Ring[T any] struct {
 // ringSize is how many values a Ring keeps.
 const ringSize = 256
 
-// Add adds a value, in place of the oldest one if there are too many.
+// Add adds a value, in place of the oldest one if there are too many. It does nothing if the ring
+// has the value.
 func (r *Ring[T]) Add(v T) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if slices.Contains(r.values, v) {
+		return
+	}
 	if len(r.values) < ringSize {
 		r.values = append(r.values, v)
 		return

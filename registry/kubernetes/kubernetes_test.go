@@ -23,12 +23,16 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/conformance/governed"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
-func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+func TestMain(m *testing.M) {
+	governed.Child(opened)
+	yodeltest.VerifyNoLeaks(m)
+}
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -112,6 +116,7 @@ func TestRegistry(t *testing.T) {
 	t.Run("readable", func(t *testing.T) { readable(t, direct) })
 	t.Run("token", func(t *testing.T) { token(t, server, direct) })
 	t.Run("service", func(t *testing.T) { services(t, direct) })
+	t.Run("rules", func(t *testing.T) { ruled(t, server) })
 	t.Run("contract", func(t *testing.T) { contract(t, direct, server.Kill) })
 }
 

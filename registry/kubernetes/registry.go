@@ -13,6 +13,8 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -23,6 +25,9 @@ import (
 
 // ours is the prefix of yodel's labels and annotations.
 const ours = "yodel-rpc.github.io/"
+
+// managedBy is the label by which Kubernetes names the owner of a slice.
+const managedBy = "endpointslice.kubernetes.io/managed-by"
 
 const (
 	labelKeys       = ours + "keys"    // the prefix of the record's key, as name returns it
@@ -129,7 +134,7 @@ func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 		APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice", AddressType: "IPv4", Endpoints: []endpoint{}, Ports: []port{},
 		Metadata: metadata{
 			Name:   record(key),
-			Labels: map[string]string{"endpointslice.kubernetes.io/managed-by": "yodel", labelKeys: keys(s.prefix(key))},
+			Labels: map[string]string{managedBy: "yodel", labelKeys: keys(s.prefix(key))},
 			Annotations: map[string]string{
 				annotationKey: key, annotationValue: string(value), annotationTTL: lifetime(ttl),
 				annotationTime: time.Now().UTC().Format(time.RFC3339Nano),
@@ -169,6 +174,34 @@ func (s *store) Get(ctx context.Context, key string) ([]byte, error) {
 		return nil, err
 	}
 	return one.value(), nil
+}
+
+// listed is how many slices the API server returns in an answer to List.
+const listed = 500
+
+// List implements registry.Lister. It reads all records of the registry in the namespace.
+func (s *store) List(ctx context.Context, prefix string) ([]string, error) {
+	if s.err != nil {
+		return nil, s.err
+	}
+	found := make(map[string]bool)
+	q := url.Values{"labelSelector": {managedBy + "=yodel"}, "limit": {strconv.Itoa(listed)}}
+	for {
+		var page list
+		if err := s.api.do(ctx, request{method: http.MethodGet, path: path(s.api.Namespace, ""), query: q}, &page); err != nil {
+			return nil, err
+		}
+		for _, one := range page.Items {
+			rest, ours := strings.CutPrefix(one.key(), prefix)
+			if folder, _, ok := strings.Cut(rest, "/"); ours && ok {
+				found[folder] = true
+			}
+		}
+		if page.Metadata.Continue == "" {
+			return slices.Sorted(maps.Keys(found)), nil
+		}
+		q.Set("continue", page.Metadata.Continue)
+	}
 }
 
 // show sets the address and port of the slice to those in the name of the record, if Kubernetes

@@ -27,6 +27,7 @@ type slice struct {
 type metadata struct {
 	Name            string            `json:"name,omitempty"`
 	ResourceVersion string            `json:"resourceVersion,omitempty"`
+	Continue        string            `json:"continue,omitempty"` // of a list that has another page
 	Labels          map[string]string `json:"labels,omitempty"`
 	Annotations     map[string]string `json:"annotations,omitempty"`
 }

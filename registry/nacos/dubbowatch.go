@@ -27,7 +27,7 @@ func (s *dubboService) String() string { return fmt.Sprintf("service %q in %v", 
 // Watch implements yodel.Resolver.
 func (s *dubboService) Watch(ctx context.Context, update func([]yodel.Instance)) error {
 	w := &dubboWatch{dubboService: s}
-	return s.registry.poll(ctx, update, func() ([]yodel.Instance, error) { return w.instances(ctx) })
+	return poll(ctx, s.registry.opts.Every, update, func() ([]yodel.Instance, error) { return w.instances(ctx) })
 }
 
 // A dubboWatch is a call of Watch.

@@ -16,7 +16,8 @@
 // yodel.Instance for which Nacos has no field, such as version, zone and group, are in the
 // metadata. All metadata of an instance together may have 1,024 bytes. An inactive instance has
 // weight 0, so that Nacos's own clients do not call it either. Nacos checks every 5 s for records
-// whose time to live has passed, and loses all records when it is restarted.
+// whose time to live has passed, and loses all records when it is restarted. Rules are in
+// configurations of Nacos, which it stores.
 package nacos
 
 import (

@@ -18,12 +18,16 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/conformance/governed"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry/nacos"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
-func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+func TestMain(m *testing.M) {
+	governed.Child(opened)
+	yodeltest.VerifyNoLeaks(m)
+}
 
 func must(t *testing.T, err error) {
 	t.Helper()

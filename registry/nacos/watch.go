@@ -25,7 +25,7 @@ type service struct {
 func (s *service) Watch(ctx context.Context, update func([]yodel.Instance)) error {
 	var text []byte // of the last answer; an identical answer need not be parsed
 	var known []yodel.Instance
-	return s.of.poll(ctx, update, func() ([]yodel.Instance, error) {
+	return poll(ctx, s.of.opts.Every, update, func() ([]yodel.Instance, error) {
 		answer, err := s.of.list(ctx, s.name, s.of.opts.Cluster)
 		if err != nil || text != nil && bytes.Equal(answer, text) {
 			return known, err
@@ -40,9 +40,9 @@ func (s *service) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 }
 
 // poll passes what read returns to update, at first and after each change, until ctx ends or read
-// fails.
-func (r *Registry) poll(ctx context.Context, update func([]yodel.Instance), read func() ([]yodel.Instance, error)) error {
-	var known []yodel.Instance
+// fails. Every is the approximate interval.
+func poll[T any](ctx context.Context, every time.Duration, update func(T), read func() (T, error)) error {
+	var known T
 	for first := true; ctx.Err() == nil; first = false {
 		now, err := read()
 		switch {
@@ -54,7 +54,6 @@ func (r *Registry) poll(ctx context.Context, update func([]yodel.Instance), read
 			update(now)
 			known = now
 		}
-		every := r.opts.Every
 		select {
 		case <-time.After(every - every/8 + rand.N(every/4+1)): // spreads the requests of many clients
 		case <-ctx.Done():

@@ -16,13 +16,17 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/conformance/fleet"
+	"github.com/yodel-rpc/yodel/conformance/governed"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/redis"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
-func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+func TestMain(m *testing.M) {
+	governed.Child(opened)
+	yodeltest.VerifyNoLeaks(m)
+}
 
 func must(t *testing.T, err error) {
 	t.Helper()

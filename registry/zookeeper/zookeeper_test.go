@@ -13,6 +13,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/conformance/fleet"
+	"github.com/yodel-rpc/yodel/conformance/governed"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/zookeeper"
@@ -20,6 +21,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	governed.Child(opened)
 	fleet.Follow(func(addr string) fleet.Client { return zookeeper.New(addr, nil) })
 	yodeltest.VerifyNoLeaks(m)
 }
