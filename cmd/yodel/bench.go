@@ -262,7 +262,7 @@ func (a *app) load(ctx context.Context, name, body string, o *callOptions, conns
 	if !ok {
 		return nil, 0, nil, faultf(exitUsage, "%q is no method", name).with("try", "yodel bench SERVICE/METHOD, for example shop.Cart/Get")
 	}
-	t, err := a.target(ctx)
+	t, err := a.openTarget(ctx)
 	if err != nil {
 		return nil, 0, nil, err
 	}
@@ -279,7 +279,7 @@ func (a *app) load(ctx context.Context, name, body string, o *callOptions, conns
 	}
 	if err != nil {
 		done()
-		return nil, 0, nil, a.enrich(ctx, t, service, err)
+		return nil, 0, nil, a.enrich(ctx, t, service, last, err)
 	}
 	input, end, err := a.body(body)
 	if err != nil {
@@ -287,7 +287,7 @@ func (a *app) load(ctx context.Context, name, body string, o *callOptions, conns
 		return nil, 0, nil, err
 	}
 	defer end()
-	in, err := one(messages(input))
+	in, err := one(messagesOf(m, input))
 	l = &load{client: client, method: m, args: in, timeout: cmp.Or(o.deadline, a.o.timeout)}
 	if err == nil && m.Values {
 		l.args, err = values(*in, len(m.Args))
