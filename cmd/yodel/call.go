@@ -112,7 +112,9 @@ func (s speaking) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 // dial returns a client for a service.
 func (a *app) dial(t *target, service string, o *callOptions) (*yodel.Client, error) {
 	opts := *t.client
-	opts.Codec = yodel.JSON
+	if opts.Codec == nil {
+		opts.Codec = yodel.JSON
+	}
 	resolver := yodel.Static(a.addresses(t)...)
 	if t.registry != nil {
 		resolver = t.source.Service(service)
