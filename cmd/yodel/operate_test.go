@@ -318,3 +318,18 @@ func withOutputs(page string, outputs []string) string {
 	}
 	return b.String()
 }
+
+// TestTopKeys presses keys in top on a terminal: q ends it, and Ctrl-C interrupts it.
+func TestTopKeys(t *testing.T) {
+	folder := startShop(t)
+	for key, want := range map[string]int{"q": exitOK, "\x03": exitInterrupted} {
+		var out buffer
+		a := &app{
+			in: strings.NewReader(key), out: &out, err: &out, inTTY: true, outTTY: true,
+			env: func(name string) string { return map[string]string{"YODEL_REGISTRY": "file:" + folder}[name] },
+		}
+		if code := a.run(t.Context(), []string{"top"}); code != want {
+			t.Errorf("the key %q: exit code %d, want %d: %s", key, code, want, out.String())
+		}
+	}
+}
