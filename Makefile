@@ -12,7 +12,7 @@ RUN          :=
 FUZZTIME     := 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help console test test-all test-timing lint microbench bench bench-full bench-wires bench-pair bench-check bench-test peer-test fuzz build-all alone chaos
+.PHONY: help yodel console test test-all test-timing lint microbench bench bench-full bench-wires bench-pair bench-check bench-test peer-test fuzz build-all alone chaos
 
 # GOTEST runs the tests. CI replaces it by a runner that keeps the events.
 GOTEST := go test
@@ -46,6 +46,9 @@ chaos: ## keep registries from fleets for a minute at a time, and restart fleets
 	@for registry in etcd zookeeper; do \
 		(cd registry/$$registry && go test -v -run 'TestChaos|TestRollingRestart|TestManyInstances' -timeout 30m -fleet.long .) || exit 1; \
 	done
+
+yodel: ## build the command yodel into bin, at half its size: without debug information and the traces of grpc-go
+	go build -tags grpcnotrace -ldflags '-s -w' -o bin/yodel ./cmd/yodel
 
 console: ## build the front end of the console, which is embedded and committed: needs Node.js
 	cd console/web && npm ci --ignore-scripts --no-audit --no-fund && npm run check && npm run build

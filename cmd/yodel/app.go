@@ -23,7 +23,8 @@ type app struct {
 	env                   func(string) string
 	inTTY, outTTY, errTTY bool
 
-	o options
+	o      options
+	target *target // the fleet of the command, once it is open
 }
 
 // options are the flags of all commands.
@@ -91,11 +92,11 @@ func (a *app) run(ctx context.Context, args []string) int {
 	if ctx.Err() != nil {
 		return exitInterrupted
 	}
-	return a.report(err)
+	return a.report(ctx, err)
 }
 
 // report prints an error and returns its exit code.
-func (a *app) report(err error) int {
+func (a *app) report(ctx context.Context, err error) int {
 	var f *fault
 	var e *yodel.Error
 	code, help := exitUsage, [][2]string(nil)
@@ -104,16 +105,20 @@ func (a *app) report(err error) int {
 		code, help = f.code, f.help
 	case errors.As(err, &e):
 		code = exitFailed
-		if e.AboutConnection() || e.Code == yodel.Unavailable && e.OfClient() {
+		if unreached(e) {
 			code = exitUnreachable
+			help = a.hintTLS(ctx, e)
 		}
-		if _, next, ok := e.Explain(); ok {
-			help = append(help, [2]string{"next", next}, [2]string{"", "yodel explain " + e.ID})
+		if _, next, ok := e.Explain(); ok && help == nil {
+			help = [][2]string{{"next", next}}
+		}
+		if e.ID != "" {
+			help = append(help, [2]string{"", "yodel explain " + e.ID})
 		}
 	case errors.Is(err, context.DeadlineExceeded):
 		code = exitUnreachable
 	}
-	text := err.Error()
+	text := clip(err.Error())
 	if f == nil && e == nil && code == exitUsage {
 		help = append(help, [2]string{"help", "yodel help"})
 	}
@@ -124,6 +129,33 @@ func (a *app) report(err error) int {
 		a.sayf("  %-14s %s\n", line[0], line[1])
 	}
 	return code
+}
+
+// clip shortens a message, which may have a long argument of the user in it.
+func clip(message string) string {
+	const longest = 600
+	if runes := []rune(message); len(runes) > longest {
+		return string(runes[:longest]) + "…"
+	}
+	return message
+}
+
+// unreached reports whether an error says that the command reached no server. A server may pass on
+// the same error from a server behind it: then the server has answered, and the call has failed.
+func unreached(e *yodel.Error) bool {
+	if r := e.Report; r != nil {
+		for i := range r.Attempts {
+			// The client itself makes no attempt if it knows no instance, and the last attempt of
+			// several that failed has an error of its own. So an attempt that ended with such an
+			// error has it from the server. Not every protocol reports the server's times.
+			at := &r.Attempts[i]
+			if at.Queue > 0 || at.Handler > 0 || at.BytesIn > 0 || at.ID == e.ID && e.OfClient() && e.Code == yodel.Unavailable {
+				return false
+			}
+		}
+	}
+	const lateID = "YDL1005" // the deadline passed while the client was connecting
+	return e.AboutConnection() || e.OfClient() && (e.Code == yodel.Unavailable || e.ID == lateID)
 }
 
 // sayf prints talk, which is not data.
@@ -145,8 +177,8 @@ func (a *app) root() *cobra.Command {
 		Use:   "yodel",
 		Short: "Show, call, measure and operate yodel services",
 		Long: "yodel shows, calls, measures and operates yodel services.\n\n" +
-			"The fleet is the one of --at or --registry, else that of the context, else the one in YODEL_REGISTRY,\n" +
-			"else that of the yodel dev whose folder .yodel is in this folder or above it.",
+			"The fleet is the one of --at or --registry, else that of --context or YODEL_CONTEXT, else the one in YODEL_REGISTRY,\n" +
+			"else that of a yodel.toml, else that of the context, else that of the yodel dev whose folder .yodel is here or above.",
 		Example:       "  yodel dev --demo\n  yodel ls\n  yodel call shop.Cart/Add '{\"sku\":\"tea\",\"qty\":2}'\n  yodel bench shop.Cart/Get -d 5s",
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -178,15 +210,26 @@ func (a *app) root() *cobra.Command {
 		a.devCommand(), a.drainCommand(), a.weightCommand(), a.disableCommand(), a.enableCommand(), a.doctorCommand(), a.topCommand(), a.tapCommand(),
 		a.benchCommand(), a.drainTestCommand(), a.ruleCommand(), a.ctxCommand(), a.completionCommand(), a.versionCommand(),
 	)
-	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.checkOptions() }
+	root.SetHelpCommand(a.helpCommand())
+	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error { return a.checkOptions(c) }
 	for _, c := range root.Commands() {
 		slices.Sort(c.Aliases)
 	}
 	return root
 }
 
-// checkOptions checks the flags of all commands.
-func (a *app) checkOptions() error {
+// checkOptions checks the flags of all commands, and that no number is negative.
+func (a *app) checkOptions(c *cobra.Command) (err error) {
+	c.Flags().Visit(func(f *flagOf) {
+		number := slices.Contains([]string{"int", "float64", "duration"}, f.Value.Type())
+		least := slices.Contains([]string{"timeout", "every", "deadline"}, f.Name) && strings.Trim(f.Value.String(), "0s") == ""
+		if number && (least || strings.HasPrefix(f.Value.String(), "-")) {
+			err = faultf(exitUsage, "--%s cannot be %s", f.Name, f.Value)
+		}
+	})
+	if err != nil {
+		return err
+	}
 	formats := []string{"table", "json", "ndjson", "name", "yaml"}
 	if !slices.Contains(formats, a.o.output) {
 		return faultf(exitUsage, "there is no output format %q", a.o.output).with("formats", "%s", strings.Join(formats, ", "))

@@ -129,9 +129,10 @@ type load struct {
 // A counter is what one caller has measured. Only done and failed are read meanwhile.
 type counter struct {
 	done, failed atomic.Uint64
-	all          histogram
-	codes        map[string]uint64
-	byAddr       map[string]*histogram
+	codes        map[string]uint64     // of calls that failed
+	byAddr       map[string]*histogram // "" for calls that went to no instance
+	endpoint     *yodel.Endpoint       // of the last call
+	last         *histogram            // that of endpoint
 	firstError   error
 	_            [64]byte // keeps the counters of callers on cache lines of their own
 }
@@ -150,55 +151,69 @@ func (l *load) run(ctx context.Context, callers int) {
 	wg.Wait()
 }
 
+// caller makes calls until ctx ends. A closed loop reads the clock once for each call, because the
+// measurement must not cost what it measures: the end of a call is the beginning of the next one.
 func (l *load) caller(ctx context.Context, c *counter) {
 	var reply json.RawMessage
 	var call yodel.Call
+	whole := context.WithoutCancel(ctx) // calls that have begun are measured to their end
+	now := time.Now()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	<-timer.C
 	for ctx.Err() == nil {
-		began := time.Now()
+		began := now
 		if l.rate > 0 {
 			began = l.began.Add(time.Duration(float64(l.due.Add(1)-1) / l.rate * float64(time.Second)))
-			if wait := time.Until(began); wait > 0 {
+			if wait := began.Sub(now); wait > 0 {
 				timer.Reset(wait)
 				select {
 				case <-timer.C:
 				case <-ctx.Done():
 					return
 				}
+				now = time.Now()
 			}
 		}
-		call = yodel.Call{Method: l.method.Name, Args: l.args, Deadline: time.Now().Add(l.timeout)}
+		call = yodel.Call{Method: l.method.Name, Args: l.args, Deadline: now.Add(l.timeout)}
 		if !l.method.Values {
 			call.Reply = &reply
 		}
-		// The context of the call is not ctx: calls that have begun are measured to their end.
-		err := l.client.Do(context.WithoutCancel(ctx), &call)
-		c.count(time.Since(began), &call, err)
+		err := l.client.Do(whole, &call)
+		now = time.Now()
+		c.count(now.Sub(began), &call, err)
 	}
 }
 
 func (c *counter) count(took time.Duration, call *yodel.Call, err error) {
-	c.all.add(took)
-	code := "ok"
+	if ep := call.Endpoint; c.last == nil || ep != c.endpoint {
+		addr := ""
+		if ep != nil {
+			addr = ep.Addr()
+		}
+		if c.byAddr[addr] == nil {
+			c.byAddr[addr] = new(histogram)
+		}
+		c.endpoint, c.last = ep, c.byAddr[addr]
+	}
+	c.last.add(took)
 	if err != nil {
-		code = yodel.CodeOf(err).String()
+		c.codes[yodel.CodeOf(err).String()]++
 		c.failed.Add(1)
 		if c.firstError == nil {
 			c.firstError = err
 		}
 	}
-	c.codes[code]++
-	if ep := call.Endpoint; ep != nil {
-		h := c.byAddr[ep.Addr()]
-		if h == nil {
-			h = new(histogram)
-			c.byAddr[ep.Addr()] = h
-		}
-		h.add(took)
-	}
 	c.done.Add(1)
+}
+
+// all returns the latencies of all calls.
+func (c *counter) all() *histogram {
+	all := new(histogram)
+	for _, h := range c.byAddr {
+		all.merge(h)
+	}
+	return all
 }
 
 // totals returns the number of calls so far.
@@ -240,7 +255,7 @@ func (a *app) bench(ctx context.Context, name, body string, o *benchOptions) err
 	l.run(warm, o.callers)
 	cancel()
 	for i := range l.counters {
-		if e := l.counters[i].firstError; e != nil && l.counters[i].codes["ok"] == 0 {
+		if e := l.counters[i].firstError; e != nil && l.counters[i].done.Load() == l.counters[i].failed.Load() {
 			return e // nothing works, so there is nothing to measure
 		}
 	}
@@ -262,11 +277,12 @@ func (a *app) load(ctx context.Context, name, body string, o *callOptions, conns
 	if !ok {
 		return nil, 0, nil, faultf(exitUsage, "%q is no method", name).with("try", "yodel bench SERVICE/METHOD, for example shop.Cart/Get")
 	}
-	t, err := a.target(ctx)
+	t, err := a.openTarget(ctx)
 	if err != nil {
 		return nil, 0, nil, err
 	}
 	t.client.ConnsPerEndpoint = conns
+	t.client.Codec = passing{yodel.JSON}
 	client, err := a.dial(t, service, o)
 	if err != nil {
 		_ = t.close()
@@ -279,7 +295,7 @@ func (a *app) load(ctx context.Context, name, body string, o *callOptions, conns
 	}
 	if err != nil {
 		done()
-		return nil, 0, nil, a.enrich(ctx, t, service, err)
+		return nil, 0, nil, a.enrich(ctx, t, service, last, err)
 	}
 	input, end, err := a.body(body)
 	if err != nil {
@@ -287,7 +303,7 @@ func (a *app) load(ctx context.Context, name, body string, o *callOptions, conns
 		return nil, 0, nil, err
 	}
 	defer end()
-	in, err := one(messages(input))
+	in, err := one(messagesOf(m, input))
 	l = &load{client: client, method: m, args: in, timeout: cmp.Or(o.deadline, a.o.timeout)}
 	if err == nil && m.Values {
 		l.args, err = values(*in, len(m.Args))
@@ -297,6 +313,30 @@ func (a *app) load(ctx context.Context, name, body string, o *callOptions, conns
 		return nil, 0, nil, err
 	}
 	return l, len(*in), done, nil
+}
+
+// A passing is a codec that passes JSON on as it is. JSON itself would read every request and reply
+// once more, and bench would measure that too.
+type passing struct{ yodel.Codec }
+
+// Append implements yodel.Codec.
+func (p passing) Append(dst []byte, v any) ([]byte, error) {
+	switch v := v.(type) {
+	case *json.RawMessage:
+		return append(dst, *v...), nil
+	case json.RawMessage:
+		return append(dst, v...), nil
+	}
+	return p.Codec.Append(dst, v)
+}
+
+// Decode implements yodel.Codec.
+func (p passing) Decode(src []byte, v any) error {
+	if m, ok := v.(*json.RawMessage); ok {
+		*m = append((*m)[:0], src...)
+		return nil
+	}
+	return p.Codec.Decode(src, v)
 }
 
 // bytesOf returns the bytes that a client has sent and received on its open connections.
@@ -351,7 +391,10 @@ func (l *load) result(took time.Duration) *benchResult {
 	byAddr := make(map[string]*histogram)
 	for i := range l.counters {
 		c := &l.counters[i]
-		all.merge(&c.all)
+		all.merge(c.all())
+		if ok := c.done.Load() - c.failed.Load(); ok > 0 {
+			r.Codes["ok"] += ok
+		}
 		for code, n := range c.codes {
 			r.Codes[code] += n
 		}
@@ -369,6 +412,7 @@ func (l *load) result(took time.Duration) *benchResult {
 		Max: all.max, Mean: all.sum / time.Duration(max(all.n, 1)), //nolint:gosec // fewer calls than 2^63
 	}
 	r.Histogram = all.bars()
+	delete(byAddr, "")
 	for _, addr := range slices.Sorted(maps.Keys(byAddr)) {
 		r.Instances = append(r.Instances, benchInstance{addr, byAddr[addr].n, byAddr[addr].quantile(0.99)})
 	}
@@ -422,7 +466,7 @@ func (a *app) finish(ctx context.Context, r *benchResult, l *load, o *benchOptio
 func (r *benchResult) text(l *load) string {
 	var all histogram
 	for i := range l.counters {
-		all.merge(&l.counters[i].all)
+		all.merge(l.counters[i].all())
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, " calls %s   rate %s/s   ok %.3f%%   in %.1fs", thousands(float64(r.Calls)), thousands(r.Rate), 100*r.OK, r.Seconds)

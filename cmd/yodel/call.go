@@ -112,7 +112,9 @@ func (s speaking) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 // dial returns a client for a service.
 func (a *app) dial(t *target, service string, o *callOptions) (*yodel.Client, error) {
 	opts := *t.client
-	opts.Codec = yodel.JSON
+	if opts.Codec == nil {
+		opts.Codec = yodel.JSON
+	}
 	resolver := yodel.Static(a.addresses(t)...)
 	if t.registry != nil {
 		resolver = t.source.Service(service)
@@ -149,11 +151,14 @@ func (a *app) dial(t *target, service string, o *callOptions) (*yodel.Client, er
 func (a *app) addresses(t *target) []string { return strings.Split(t.name, ",") }
 
 func (a *app) call(ctx context.Context, name, body string, o *callOptions) error {
+	if kinds := []string{"", "unary", "feed", "upload", "duplex"}; !slices.Contains(kinds, o.kind) {
+		return faultf(exitUsage, "there is no kind %q", o.kind).with("kinds", "%s", strings.Join(kinds[1:], ", "))
+	}
 	service, last, ok := split(name)
 	if !ok {
 		return faultf(exitUsage, "%q is no method", name).with("try", "yodel call SERVICE/METHOD, for example shop.Cart/Add")
 	}
-	t, err := a.target(ctx)
+	t, err := a.openTarget(ctx)
 	if err != nil {
 		return err
 	}
@@ -168,7 +173,7 @@ func (a *app) call(ctx context.Context, name, body string, o *callOptions) error
 	defer client.Close()
 	m, err := a.method(ctx, client, service, last, o)
 	if err != nil {
-		return a.enrich(ctx, t, service, err)
+		return a.enrich(ctx, t, service, last, err)
 	}
 	input, done, err := a.body(body)
 	if err != nil {
@@ -201,7 +206,7 @@ func (a *app) call(ctx context.Context, name, body string, o *callOptions) error
 			call.Deadline = time.Now().Add(limit)
 		}
 		if err := a.send(ctx, client, m, call, input); err != nil {
-			return a.enrich(ctx, t, service, err)
+			return a.enrich(ctx, t, service, last, err)
 		}
 	}
 	return nil
@@ -234,6 +239,9 @@ func (a *app) method(ctx context.Context, client *yodel.Client, service, last st
 		return &m.Method, nil
 	}
 	known := fleet.Services(info)
+	if whole := service + "." + last; slices.Contains(known, whole) {
+		return nil, notAMethod(whole)
+	}
 	f := faultf(exitFailed, "unimplemented: the server has no service %s [YDL2001]", service)
 	if near := nearest(service, known); near != "" {
 		f.addf("did you mean", "%s", near)
@@ -242,12 +250,15 @@ func (a *app) method(ctx context.Context, client *yodel.Client, service, last st
 }
 
 // enrich adds to the error of a service without instances what the registry knows.
-func (a *app) enrich(ctx context.Context, t *target, service string, err error) error {
+func (a *app) enrich(ctx context.Context, t *target, service, last string, err error) error {
 	e, ok := errors.AsType[*yodel.Error](err)
 	if !ok || !e.OfClient() || t.registry == nil {
 		return err
 	}
 	known, listed := t.source.Services(ctx)
+	if whole := service + "." + last; slices.Contains(known, whole) {
+		return notAMethod(whole)
+	}
 	if listed != nil || slices.Contains(known, service) {
 		return err
 	}
@@ -259,6 +270,11 @@ func (a *app) enrich(ctx context.Context, t *target, service string, err error) 
 		f.addf("services", "%s     (yodel ls)", shorten(known))
 	}
 	return f
+}
+
+// notAMethod is the fault of a call that names a service only.
+func notAMethod(service string) error {
+	return faultf(exitUsage, "%s is a service: name one of its methods too", service).with("methods", "yodel ls %s", service)
 }
 
 // body returns the reader of a request.
@@ -302,7 +318,7 @@ func messages(r io.Reader) func() (*json.RawMessage, error) {
 func (a *app) send(ctx context.Context, client *yodel.Client, m *introspect.Method, call *yodel.Call, input io.Reader) error {
 	began := time.Now()
 	var err error
-	switch next := messages(input); m.Kind {
+	switch next := messagesOf(m, input); m.Kind {
 	case "feed":
 		err = a.feed(ctx, client, m, call, next)
 	case "upload":

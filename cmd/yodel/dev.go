@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -70,8 +71,11 @@ func (a *app) versionCommand() *cobra.Command {
 	return command(local, &cobra.Command{
 		Use: "version", Short: "Print the version",
 		RunE: func(*cobra.Command, []string) error {
-			a.printf("yodel %s\n", programVersion())
-			return nil
+			v := struct {
+				Version string `json:"version"`
+				Go      string `json:"go"`
+			}{programVersion(), runtime.Version()}
+			return a.show(v, text("yodel "+v.Version+"\n"), func() []string { return []string{v.Version} })
 		},
 	})
 }

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 )
 
@@ -47,8 +49,11 @@ func (a *app) doctor(ctx context.Context, args []string) error {
 	began := time.Now()
 	view, err := f.Read(ctx, args...)
 	if err != nil {
-		if t.registry == nil || ctx.Err() != nil {
+		if ctx.Err() != nil {
 			return err
+		}
+		if e, ok := errors.AsType[*yodel.Error](err); ok && t.registry == nil {
+			return a.diagnose(append(found, a.unanswered(ctx, t, e)), exitUnreachable)
 		}
 		found = append(found, finding{Level: "error", What: t.name + " cannot be read", ID: "YDL1201", Why: err.Error(), Fix: "check the address and that the registry runs"})
 		return a.diagnose(found, exitUnreachable)
@@ -66,6 +71,15 @@ func (a *app) doctor(ctx context.Context, args []string) error {
 		}
 	}
 	return a.diagnose(found, exitCheck)
+}
+
+// unanswered is the finding of servers that cannot be asked.
+func (a *app) unanswered(ctx context.Context, t *target, e *yodel.Error) finding {
+	_, fix, _ := e.Explain()
+	if hint := a.hintTLS(ctx, e); hint != nil {
+		fix = hint[0][1]
+	}
+	return finding{Level: "error", What: t.name + " cannot be asked", ID: e.ID, Why: e.Error(), Fix: fix}
 }
 
 // ofService checks a service.
@@ -127,13 +141,13 @@ func ofInstance(in *fleet.Instance, asked map[string]bool) []finding {
 func (a *app) diagnose(found []finding, code int) error {
 	var b strings.Builder
 	marks := map[string]string{"ok": "√", "warning": "‼", "error": "×"}
-	errors, warnings := 0, 0
+	wrong, warned := 0, 0
 	for _, one := range found {
 		switch one.Level {
 		case "error":
-			errors++
+			wrong++
 		case "warning":
-			warnings++
+			warned++
 		}
 		head := fmt.Sprintf(" %s %s", marks[one.Level], one.What)
 		if one.ID != "" {
@@ -151,10 +165,10 @@ func (a *app) diagnose(found []finding, code int) error {
 			b.WriteString(fix + "\n")
 		}
 	}
-	if errors+warnings == 0 {
+	if wrong+warned == 0 {
 		b.WriteString(" no problems\n")
 	} else {
-		fmt.Fprintf(&b, " %s (%s, %s)\n", plural(errors+warnings, "problem"), plural(errors, "error"), plural(warnings, "warning"))
+		fmt.Fprintf(&b, " %s (%s, %s)\n", plural(wrong+warned, "problem"), plural(wrong, "error"), plural(warned, "warning"))
 	}
 	err := a.show(found, text(b.String()), func() []string {
 		var names []string
@@ -166,7 +180,7 @@ func (a *app) diagnose(found []finding, code int) error {
 		slices.Sort(names)
 		return names
 	})
-	if err != nil || errors == 0 {
+	if err != nil || wrong == 0 {
 		return err
 	}
 	return &fault{code: code}

@@ -243,6 +243,10 @@ func (a *app) service(ctx context.Context, f *fleet.Fleet, t *target, name strin
 	} else if near := nearest(name, known); near != "" {
 		missing.addf("did you mean", "%s", near)
 	}
+	if of, method, ok := strings.Cut(name, "/"); ok && slices.Contains(known, of) {
+		return nil, faultf(exitUsage, "%s is a method, and this command wants a service", name).
+			with("try", "yodel ls %s", of).with("", "yodel describe %s/%s", of, method)
+	}
 	if len(known) > 0 {
 		missing.addf("services", "%s     (yodel ls)", shorten(known))
 	}

@@ -14,10 +14,12 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/redis/go-redis/v9"
 	"golang.org/x/term"
 )
 
 func main() {
+	redis.SetLogger(silent{}) // it would write to stderr what the errors say too
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	a := &app{
 		in: os.Stdin, out: os.Stdout, err: os.Stderr, env: os.Getenv,
@@ -27,6 +29,11 @@ func main() {
 	stop()
 	os.Exit(code)
 }
+
+// silent is a logger of package redis that writes nothing.
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
 
 func isTerminal(f *os.File) bool {
 	return term.IsTerminal(int(f.Fd()))

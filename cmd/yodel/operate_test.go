@@ -64,7 +64,7 @@ func steps() []step {
 		{line: "yodel samples shop.Cart/Get --failed --limit 1", want: `\[YDL3301\][^$]*rule web: limit the calls`, again: true},
 		// Mock a dependency that is down.
 		{line: "yodel disable shop.Stock {stock}", want: `no setting → inactive`, then: func(o *operated) bool { return o.quiet("shop.Stock", "{stock}") }},
-		{line: `yodel call shop.Cart/Add '{"sku":"tea","qty":2}'`, code: exitUnreachable, want: `shop.Stock.Reserve: no instance .* \[YDL1001\]`, again: true},
+		{line: `yodel call shop.Cart/Add '{"sku":"tea","qty":2}'`, code: exitFailed, want: `shop.Stock.Reserve: no instance .* \[YDL1001\]`, again: true},
 		{
 			line: `yodel rule set '{"service":"shop.Stock","id":"mock","method":"Reserve","mock":{"reply":{"sku":"tea","left":1}}}' --reason 'Stock is down'`,
 			want: `revision 1: Answer the calls of shop.Stock.Reserve with a fixed reply`,
@@ -317,4 +317,19 @@ func withOutputs(page string, outputs []string) string {
 		}
 	}
 	return b.String()
+}
+
+// TestTopKeys presses keys in top on a terminal: q ends it, and Ctrl-C interrupts it.
+func TestTopKeys(t *testing.T) {
+	folder := startShop(t)
+	for key, want := range map[string]int{"q": exitOK, "\x03": exitInterrupted} {
+		var out buffer
+		a := &app{
+			in: strings.NewReader(key), out: &out, err: &out, inTTY: true, outTTY: true,
+			env: func(name string) string { return map[string]string{"YODEL_REGISTRY": "file:" + folder}[name] },
+		}
+		if code := a.run(t.Context(), []string{"top"}); code != want {
+			t.Errorf("the key %q: exit code %d, want %d: %s", key, code, want, out.String())
+		}
+	}
 }

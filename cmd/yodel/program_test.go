@@ -153,6 +153,27 @@ func TestDevSaysHowToFindItsRegistry(t *testing.T) {
 	}
 }
 
+// TestProgramIsSmall builds the program as make yodel does. A new dependency that uses methods by
+// their names makes the linker keep all methods, which costs 10 MB.
+func TestProgramIsSmall(t *testing.T) {
+	if os.Getenv("YODEL_REAL") == "" {
+		t.Skip("it links the program: set YODEL_REAL=1, or run make test-all")
+	}
+	path := filepath.Join(t.TempDir(), "yodel")
+	text, err := exec.CommandContext(t.Context(), "go", "build", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", path, ".").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if most := int64(25_000_000); info.Size() > most {
+		t.Errorf("the program has %d bytes, want at most %d", info.Size(), most)
+	}
+	t.Logf("the program has %d bytes", info.Size())
+}
+
 // TestReadCommandsAreQuick wants each read command to take less than 100 ms, as a process, on a
 // fleet on this machine. The best of several runs counts, because the machine does other things
 // too.

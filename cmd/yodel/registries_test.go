@@ -3,9 +3,11 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"net"
+	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,71 +15,175 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/realserver"
+	"github.com/yodel-rpc/yodel/protocol/http"
 )
 
-// TestRegistries reads and calls a fleet through each registry, by its URL. The servers are real
-// ones.
+// A registryCase is a registry to test the commands with.
+type registryCase struct {
+	name     string
+	url      func(t *testing.T) string
+	settings bool // whether the registry keeps operators' settings
+	rules    bool // whether it keeps rules for certain
+}
+
+var registryCases = []registryCase{
+	{name: "etcd", url: func(t *testing.T) string { return "etcd://" + realserver.Etcd(t).Addr }, settings: true, rules: true},
+	{name: "redis", url: func(t *testing.T) string { return "redis://" + realserver.Redis(t).Addr }, settings: true, rules: true},
+	{name: "zookeeper", url: func(t *testing.T) string { return "zookeeper://" + realserver.ZooKeeper(t).Addr }, settings: true, rules: true},
+	{name: "consul", url: func(t *testing.T) string { return "consul://" + realserver.Consul(t).Addr }, settings: true, rules: true},
+	{name: "nacos", url: func(t *testing.T) string { return "nacos://" + realserver.Nacos(t).Addr }, rules: true},
+	{name: "kubernetes", url: kubernetesURL, settings: true, rules: true},
+	{name: "mdns", url: func(t *testing.T) string { return "mdns:" + loopbackInterface(t) }},
+	{name: "file", url: func(t *testing.T) string { return "file:" + t.TempDir() }, settings: true, rules: true},
+}
+
+// kubernetesURL starts a real API server.
+func kubernetesURL(t *testing.T) string {
+	s := realserver.Kubernetes(t)
+	folder := t.TempDir()
+	q := url.Values{"server": {"https://" + s.Addr}, "token-file": {filepath.Join(folder, "token")}, "ca-file": {filepath.Join(folder, "ca")}}
+	for name, text := range map[string]string{"token": s.Token, "ca": string(s.CA)} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return "kubernetes://default?" + q.Encode()
+}
+
+// loopbackInterface returns the name of the interface for multicast on this machine.
+func loopbackInterface(t *testing.T) string {
+	t.Helper()
+	all, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(all, func(in net.Interface) bool { return in.Flags&net.FlagLoopback != 0 })
+	if i < 0 {
+		t.Fatal("there is no loopback interface")
+	}
+	return all[i].Name
+}
+
+// TestRegistries runs the commands on a fleet of two instances in each registry, by its URL. The
+// servers are real ones. The calls are native, by gRPC and by HTTP.
 func TestRegistries(t *testing.T) {
-	for _, r := range []struct {
-		name  string
-		url   func(t *testing.T) string
-		lists bool // whether the registry lists its services
-	}{
-		{"etcd", func(t *testing.T) string { return "etcd://" + realserver.Etcd(t).Addr }, true},
-		{"redis", func(t *testing.T) string { return "redis://" + realserver.Redis(t).Addr }, true},
-		{"zookeeper", func(t *testing.T) string { return "zookeeper://" + realserver.ZooKeeper(t).Addr }, true},
-		{"consul", func(t *testing.T) string { return "consul://" + realserver.Consul(t).Addr }, true},
-		{"nacos", func(t *testing.T) string { return "nacos://" + realserver.Nacos(t).Addr }, false},
-		{"file", func(t *testing.T) string { return "file:" + t.TempDir() }, true},
-	} {
+	for _, r := range registryCases {
 		t.Run(r.name, func(t *testing.T) {
-			url := r.url(t)
-			announced(t, url)
+			at := r.url(t)
+			addrs := []string{announced(t, at), announced(t, at)}
 			yodel := func(args ...string) result {
-				return yodelWith(t.Context(), strings.NewReader(""), map[string]string{"YODEL_REGISTRY": url}, args...)
+				return yodelWith(t.Context(), strings.NewReader(""), map[string]string{"YODEL_REGISTRY": at, "YODEL_AUTHOR": "ann"}, args...)
 			}
-			until(t, "the instance is found", func() bool { return yodel("ls", "cli.Echo", "-o", "name").code == exitOK })
-			if out := yodel("ls", "-o", "json"); r.lists {
-				var rows []serviceRow
-				if err := json.Unmarshal([]byte(out.out), &rows); err != nil || !slices.ContainsFunc(rows, func(s serviceRow) bool { return s.Name == "cli.Echo" && s.Up == 1 }) {
-					t.Errorf("ls: %s%s", out.out, out.err)
+			up := func(n int) func() bool {
+				return func() bool {
+					var rows []serviceRow
+					return json.Unmarshal([]byte(yodel("ls", "-o", "json").out), &rows) == nil &&
+						slices.ContainsFunc(rows, func(s serviceRow) bool { return s.Name == "cli.Echo" && s.Up == n })
 				}
-			} else if out.code != exitUsage || !strings.Contains(out.err, "yodel ls SERVICE") {
-				t.Errorf("ls: exit code %d, %s", out.code, out.err)
+			}
+			until(t, "ls lists the service with two instances", up(2))
+			slices.Sort(addrs)
+			if out := yodel("ls", "cli.Echo", "-o", "name"); out.out != strings.Join(addrs, "\n")+"\n" {
+				t.Errorf("ls SERVICE: %s%s, want %q", out.out, out.err, addrs)
+			}
+			if out := yodel("ls", "cli.Ecko"); out.code != exitFailed || !strings.Contains(out.err, "did you mean   cli.Echo") {
+				t.Errorf("a service that does not exist: exit code %d, %s", out.code, out.err)
+			}
+			for _, wire := range []string{"native", "grpc", "http"} {
+				if out := yodel("call", "cli.Echo/Say", `"hello"`, "--wire", wire); out.out != `"hello"`+"\n" {
+					t.Errorf("call over %s: %s%s", wire, out.out, out.err)
+				}
 			}
 			if out := yodel("call", "cli.Echo/Say", `"hello"`); out.out != `"hello"`+"\n" {
-				t.Errorf("call: %s%s", out.out, out.err)
+				t.Errorf("call as the registry says: %s%s", out.out, out.err)
 			}
 			if out := yodel("describe", "cli.Echo/Say"); !strings.HasPrefix(out.out, "cli.Echo/Say(string) string") {
 				t.Errorf("describe: %s%s", out.out, out.err)
 			}
+			if out := yodel("top", "-n", "1", "--by", "instances", "-o", "name"); strings.Count(out.out, "cli.Echo@") != 2 {
+				t.Errorf("top: %s%s", out.out, out.err)
+			}
+			if out := yodel("doctor", "cli.Echo"); out.code != exitOK || !strings.Contains(out.out, "no problems") {
+				t.Errorf("doctor: exit code %d, %s%s", out.code, out.out, out.err)
+			}
+			if out := yodel("bench", "cli.Echo/Say", `"x"`, "-d", "50ms", "--warm-up", "10ms", "--no-save", "-o", "json"); out.code != exitOK {
+				t.Errorf("bench: exit code %d, %s%s", out.code, out.out, out.err)
+			}
+			operateIn(t, r, yodel, up, addrs[0])
 		})
 	}
 }
 
-// announced starts a server that announces itself in a registry.
-func announced(t *testing.T, url string) {
+// operateIn takes an instance out of service and back, and writes a rule, if the registry keeps
+// them. Otherwise the command says that it does not.
+func operateIn(t *testing.T, r registryCase, yodel func(args ...string) result, up func(n int) func() bool, addr string) {
 	t.Helper()
-	target := &target{client: &yodel.ClientOptions{}, close: func() error { return nil }}
-	if err := target.open(t.Context(), url, 5*time.Second); err != nil {
+	if !r.settings {
+		for _, command := range []string{"drain", "disable", "enable"} {
+			if out := yodel(command, "cli.Echo", addr); out.code != exitUsage || !strings.Contains(out.err, "keeps no settings of operators") {
+				t.Errorf("%s: exit code %d, %s%s", command, out.code, out.out, out.err)
+			}
+		}
+	} else {
+		if out := yodel("disable", "cli.Echo", addr); out.code != exitOK || !strings.Contains(out.out, "no setting → inactive") {
+			t.Errorf("disable: exit code %d, %s%s", out.code, out.out, out.err)
+		}
+		until(t, "the disabled instance is not up", up(1))
+		if out := yodel("weight", "cli.Echo", addr, "3"); out.code != exitOK || !strings.Contains(out.out, "inactive, weight 3") {
+			t.Errorf("weight: exit code %d, %s%s", out.code, out.out, out.err)
+		}
+		if out := yodel("enable", "cli.Echo", addr); out.code != exitOK {
+			t.Errorf("enable: exit code %d, %s%s", out.code, out.out, out.err)
+		}
+		until(t, "the enabled instance is up", up(2))
+		if out := yodel("drain", "cli.Echo", addr); out.code != exitOK || !strings.Contains(out.out, addr+" is idle") {
+			t.Errorf("drain: exit code %d, %s%s", out.code, out.out, out.err)
+		}
+	}
+	if r.rules {
+		if out := yodel("rule", "set", `{"service":"cli.Echo","id":"late","timeout":{"after":"1s"}}`, "--expires", "1h", "--reason", "test"); out.code != exitOK {
+			t.Errorf("rule set: exit code %d, %s%s", out.code, out.out, out.err)
+		}
+		if out := yodel("rule", "ls"); !strings.Contains(out.out, "late  timeout  active  in 59m") {
+			t.Errorf("rule ls: %s%s", out.out, out.err)
+		}
+	}
+}
+
+// TestDNS reads and calls a server by a name in DNS.
+func TestDNS(t *testing.T) {
+	_, port, err := net.SplitHostPort(serveEcho(t, &yodel.ServerOptions{Protocols: []yodel.Protocol{http.New(nil)}}))
+	if err != nil {
 		t.Fatal(err)
 	}
+	at := "dns://localhost:" + port
+	yodel := func(args ...string) result {
+		return yodelWith(t.Context(), strings.NewReader(""), map[string]string{"YODEL_REGISTRY": at}, args...)
+	}
+	if out := yodel("ls", "-o", "name"); out.out != "cli.Echo\n" {
+		t.Errorf("ls: %s%s", out.out, out.err)
+	}
+	for _, wire := range []string{"native", "grpc", "http"} {
+		if out := yodel("call", "cli.Echo/Say", `"hello"`, "--wire", wire); out.out != `"hello"`+"\n" {
+			t.Errorf("call over %s: %s%s", wire, out.out, out.err)
+		}
+	}
+	if out := yodel("drain", "cli.Echo", "localhost:"+port); out.code != exitUsage || !strings.Contains(out.err, "need a registry") {
+		t.Errorf("drain: exit code %d, %s%s", out.code, out.out, out.err)
+	}
+}
+
+// announced starts a server that announces itself in a registry, and returns its address.
+func announced(t *testing.T, at string) string {
+	t.Helper()
+	target := &target{client: &yodel.ClientOptions{}, close: func() error { return nil }}
+	if err := target.open(t.Context(), at, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = target.close() })
 	registrar, ok := target.registry.(yodel.Registrar)
 	if !ok {
 		t.Fatalf("%T is no registrar", target.registry)
 	}
-	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{registrar}, Diagnostics: true, Logger: silence()})
-	yodel.Method[string, string]("cli.Echo.Say").Handle(s, func(_ context.Context, in *string) (*string, error) { return in, nil })
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(ctx, l) }()
-	t.Cleanup(func() {
-		stop()
-		<-served
-		_ = target.close()
-	})
+	return serveEcho(t, &yodel.ServerOptions{Registrars: []yodel.Registrar{registrar}, Protocols: []yodel.Protocol{http.New(nil)}})
 }

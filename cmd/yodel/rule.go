@@ -238,7 +238,7 @@ func (o *ruleOptions) scope(r *rules.Rule) error {
 		r.Header[key] = value
 	}
 	if o.expires > 0 {
-		r.Expires = time.Now().Add(o.expires).UTC().Truncate(time.Second)
+		r.Expires = o.end()
 	}
 	if o.rollback != "" {
 		back, err := rules.ParseRollback(o.rollback)
@@ -249,6 +249,9 @@ func (o *ruleOptions) scope(r *rules.Rule) error {
 	}
 	return nil
 }
+
+// end returns when a rule with --expires ends.
+func (o *ruleOptions) end() time.Time { return time.Now().Add(o.expires).UTC().Truncate(time.Second) }
 
 // putRule shows the effect of a rule and stores it.
 func (a *app) putRule(ctx context.Context, o *ruleOptions, r rules.Rule) error {
@@ -425,7 +428,7 @@ func (a *app) ruleLs() *cobra.Command {
 
 // withBook opens the rules for a command.
 func (a *app) withBook(ctx context.Context, f func(ctx context.Context, t *target, book *rules.Book) error) error {
-	t, err := a.target(ctx)
+	t, err := a.openTarget(ctx)
 	if err != nil {
 		return err
 	}
@@ -511,7 +514,7 @@ func (a *app) ruleSet() *cobra.Command {
 	o := &ruleOptions{}
 	c := o.flags(command(writes, &cobra.Command{
 		Use: "set JSON | @FILE | -", Short: "Write a rule of any kind from JSON",
-		Long: "docs/rules.md describes the JSON. Author and reason are those of the flags, if they are given.", Args: cobra.ExactArgs(1),
+		Long: "docs/rules.md describes the JSON. Author, reason and expiry are those of the flags, if they are given.", Args: cobra.ExactArgs(1),
 		Example: `  yodel rule set '{"service":"shop.Pay","timeout":{"after":"200ms"}}' --reason CHG-88`,
 		RunE: func(c *cobra.Command, args []string) error {
 			r, done, err := a.body(args[0])
@@ -528,6 +531,9 @@ func (a *app) ruleSet() *cobra.Command {
 				return ruleFault(faultOf(err))
 			}
 			rule.Reason = cmp.Or(o.reason, rule.Reason)
+			if o.expires > 0 {
+				rule.Expires = o.end()
+			}
 			if c.Flags().Changed("author") || rule.Author == "" {
 				rule.Author = o.author
 			}
@@ -535,6 +541,7 @@ func (a *app) ruleSet() *cobra.Command {
 		},
 	}))
 	o.signFlags(c, a)
+	c.Flags().DurationVar(&o.expires, "expires", 0, "how long the rule acts (default: as the JSON says)")
 	return c
 }
 

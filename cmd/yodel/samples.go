@@ -60,6 +60,9 @@ func (a *app) samples(ctx context.Context, f *fleet.Fleet, t *target, args []str
 	if err != nil {
 		return t.unreachable(err)
 	}
+	if side := q.Side; side != "" && side != "client" && side != "server" {
+		return faultf(exitUsage, "--side is client or server, not %q", side)
+	}
 	all, refused := a.collect(ctx, f, view, &q, services)
 	for _, why := range refused {
 		a.sayf("%s\n", why)
@@ -116,6 +119,7 @@ func (a *app) collect(ctx context.Context, f *fleet.Fleet, view *fleet.View, q *
 	defer cancel()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
+	all = []sample{} // [] in JSON if there is none
 	asked := make(map[string]bool)
 	for _, s := range view.Services {
 		for _, in := range s.Instances {
@@ -129,9 +133,7 @@ func (a *app) collect(ctx context.Context, f *fleet.Fleet, view *fleet.View, q *
 			}
 			wg.Go(func() {
 				query := *q
-				if len(services) > 0 {
-					query.Limit = 0 // the records of other services are left out below
-				}
+				query.Limit = 0 // records are left out below
 				samples, err := inspect.Samples.Call(ctx, client, &query)
 				mu.Lock()
 				defer mu.Unlock()
@@ -140,7 +142,8 @@ func (a *app) collect(ctx context.Context, f *fleet.Fleet, view *fleet.View, q *
 					return
 				}
 				for _, r := range samples.Calls {
-					if len(services) == 0 || slices.Contains(services, fleet.ServiceOf(r.Method)) {
+					of := fleet.ServiceOf(r.Method)
+					if len(services) == 0 && of != "yodel" || slices.Contains(services, of) {
 						all = append(all, sample{in.Addr, r})
 					}
 				}

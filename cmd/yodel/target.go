@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -45,8 +46,8 @@ type target struct {
 	guarded  bool // changes ask for confirmation
 }
 
-// target opens the fleet that the flags, the context or the environment name.
-func (a *app) target(ctx context.Context) (*target, error) {
+// openTarget opens the fleet that the flags, the context or the environment name.
+func (a *app) openTarget(ctx context.Context) (*target, error) {
 	chosen, err := a.choose()
 	if err != nil {
 		return nil, err
@@ -56,37 +57,104 @@ func (a *app) target(ctx context.Context) (*target, error) {
 		return nil, err
 	}
 	t := &target{client: client, guarded: chosen.Guarded, close: func() error { return nil }}
+	a.target = t
 	if len(chosen.At) > 0 {
+		for _, addr := range chosen.At {
+			if err := checkAddress(addr); err != nil {
+				return nil, err
+			}
+		}
 		t.name, t.source = strings.Join(chosen.At, ","), fleet.Addresses(client, chosen.At...)
 		return t, nil
 	}
 	return t, t.open(ctx, chosen.Registry, a.o.timeout)
 }
 
+// checkAddress refuses what is no HOST:PORT.
+func checkAddress(addr string) error {
+	_, bare, scheme := strings.Cut(addr, "://")
+	if !scheme {
+		bare = addr
+	}
+	_, port, err := net.SplitHostPort(bare)
+	number, bad := strconv.Atoi(port)
+	switch {
+	case scheme:
+		return faultf(exitUsage, "--at %s: an address has no scheme", addr).
+			with("try", "--at %s", strings.TrimRight(bare, "/")).with("", "--registry is for the URL of a registry, --wire for a protocol")
+	case err != nil:
+		return faultf(exitUsage, "--at %s: %s", addr, cmp.Or(problemOf(err), err.Error())).with("try", "--at %s:PORT", strings.Trim(addr, ":"))
+	case bad == nil && (number < 0 || number > 65535):
+		return faultf(exitUsage, "--at %s: ports go from 0 to 65535", addr)
+	}
+	return nil
+}
+
+// problemOf returns what is wrong with an address, without the address.
+func problemOf(err error) string {
+	if e, ok := errors.AsType[*net.AddrError](err); ok {
+		return e.Err
+	}
+	return ""
+}
+
+// hintTLS returns a line that helps if a server could not be reached because one side uses TLS and
+// the other side does not.
+func (a *app) hintTLS(ctx context.Context, e *yodel.Error) [][2]string {
+	const handshakeID = "YDL1108" // the TLS handshake failed
+	addr := a.addressOf(e)
+	switch {
+	case addr == "":
+		return nil
+	case a.target.client.Transport != nil && e.ID == handshakeID && !speaksTLS(ctx, addr):
+		return [][2]string{{"next", addr + " does not speak TLS: leave out --tls, --ca and --cert"}}
+	case a.target.client.Transport == nil && e.AboutConnection() && speaksTLS(ctx, addr):
+		return [][2]string{{"next", addr + " speaks TLS: give --ca FILE with its authority, or --tls if this machine trusts it"}}
+	}
+	return nil
+}
+
+// addressOf returns the address of the server that a call did not reach, or "".
+func (a *app) addressOf(e *yodel.Error) string {
+	if r := e.Report; r != nil && len(r.Attempts) > 0 {
+		return r.Attempts[len(r.Attempts)-1].Addr
+	}
+	if a.target != nil && a.target.registry == nil {
+		return a.addresses(a.target)[0]
+	}
+	return ""
+}
+
+// speaksTLS reports whether a server at addr completes a TLS handshake. Nothing is sent to it.
+func speaksTLS(ctx context.Context, addr string) bool {
+	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	defer cancel()
+	d := stdtls.Dialer{Config: &stdtls.Config{InsecureSkipVerify: true, MinVersion: stdtls.VersionTLS12}} //nolint:gosec // no data follows
+	c, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		// A server that wants a certificate of the client speaks TLS too.
+		_, alert := errors.AsType[stdtls.AlertError](err)
+		return alert
+	}
+	_ = c.Close()
+	return true
+}
+
 // choose returns the context to use.
 func (a *app) choose() (profile, error) {
-	var p profile
-	name := cmp.Or(a.o.context, a.env("YODEL_CONTEXT"))
 	known, err := a.loadContexts()
 	if err != nil {
+		return profile{}, err
+	}
+	p, err := a.chosen(known)
+	if err != nil {
 		return p, err
-	}
-	if name == "" && len(a.o.at) == 0 && a.o.registry == "" && a.env("YODEL_REGISTRY") == "" {
-		name = known.Current
-	}
-	if name != "" {
-		var ok bool
-		if p, ok = known.Contexts[name]; !ok {
-			return p, known.unknown(name)
-		}
 	}
 	switch {
 	case len(a.o.at) > 0:
 		p.At, p.Registry = a.o.at, ""
 	case a.o.registry != "":
 		p.Registry, p.At = a.o.registry, nil
-	case name == "":
-		p.Registry = a.env("YODEL_REGISTRY")
 	}
 	if p.Registry == "" && len(p.At) == 0 {
 		folder, ok := developerFolder()
@@ -101,27 +169,47 @@ func (a *app) choose() (profile, error) {
 	return p, nil
 }
 
+// chosen returns the context that is named first: by --context, YODEL_CONTEXT, YODEL_REGISTRY,
+// yodel.toml, or yodel ctx. The flags --at and --registry make the last three moot.
+func (a *app) chosen(known *contexts) (profile, error) {
+	named := func(name string) (profile, error) {
+		p, ok := known.Contexts[name]
+		if !ok {
+			return p, known.unknown(name)
+		}
+		return p, nil
+	}
+	if name := cmp.Or(a.o.context, a.env("YODEL_CONTEXT")); name != "" {
+		return named(name)
+	}
+	if len(a.o.at) > 0 || a.o.registry != "" {
+		return profile{}, nil
+	}
+	if url := a.env("YODEL_REGISTRY"); url != "" {
+		return profile{Registry: url}, nil
+	}
+	of, path, err := loadProject()
+	switch {
+	case err != nil:
+		return profile{}, err
+	case of.Context != "":
+		return named(of.Context)
+	case path != "":
+		return profile{Registry: of.Registry, At: of.At, TLS: of.TLS, CA: of.CA, Cert: of.Cert, Key: of.Key, Guarded: of.Guarded}, nil
+	case known.Current != "":
+		return named(known.Current)
+	}
+	return profile{}, nil
+}
+
 // developerFolder returns the folder .yodel of a yodel dev, in the working directory or above it.
 func developerFolder() (string, bool) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", false
-	}
-	for {
-		folder := filepath.Join(dir, devFolder)
-		if info, err := os.Stat(filepath.Join(folder, "yodel")); err == nil && info.IsDir() {
-			return folder, true
-		}
-		up := filepath.Dir(dir)
-		if up == dir {
-			return "", false
-		}
-		dir = up
-	}
+	dir, ok := above(filepath.Join(devFolder, "yodel"), os.FileInfo.IsDir)
+	return filepath.Join(dir, devFolder), ok
 }
 
 // clientOptions returns the options of all clients of a command.
-func (a *app) clientOptions(p *profile) (*yodel.ClientOptions, error) {
+func (a *app) clientOptions(p *profile) (_ *yodel.ClientOptions, err error) {
 	o := &yodel.ClientOptions{DialTimeout: a.o.timeout, Logger: slog.New(slog.DiscardHandler), SlowAfter: -1}
 	if token := cmp.Or(a.o.token, a.env("YODEL_TOKEN")); token != "" {
 		o.ConnMetadata = yodel.Metadata{"authorization": "Bearer " + token}
@@ -132,24 +220,32 @@ func (a *app) clientOptions(p *profile) (*yodel.ClientOptions, error) {
 	}
 	config := &stdtls.Config{MinVersion: stdtls.VersionTLS12}
 	if ca != "" {
-		text, err := os.ReadFile(ca) //nolint:gosec // the user names the file
-		if err != nil {
-			return nil, err
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("%s has no certificates", ca)
+		if config.RootCAs, err = authorities(ca); err != nil {
+			return nil, faultf(exitUsage, "--ca: %v", err)
 		}
 	}
 	if cert != "" {
-		pair, err := stdtls.LoadX509KeyPair(cert, key)
+		pair, err := stdtls.LoadX509KeyPair(cert, cmp.Or(key, cert)) // a file may have both
 		if err != nil {
-			return nil, err
+			return nil, faultf(exitUsage, "--cert and --key: %v", err)
 		}
 		config.Certificates = []stdtls.Certificate{pair}
 	}
 	o.Transport = &tls.Transport{Client: config}
 	return o, nil
+}
+
+// authorities returns the certificates in a file.
+func authorities(path string) (*x509.CertPool, error) {
+	text, err := os.ReadFile(path) //nolint:gosec // the user names the file
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s has no certificate in PEM", path)
+	}
+	return roots, nil
 }
 
 // A place is a parsed URL of a registry. It may have several hosts.
@@ -223,11 +319,7 @@ func (t *target) open(ctx context.Context, text string, timeout time.Duration) e
 		})
 		t.use(r, r.Close)
 	case "kubernetes":
-		common.Prefix = p.query.Get("prefix")
-		r := kubernetes.New(&kubernetes.Options{ //nolint:contextcheck // it connects later
-			Options: common, Namespace: p.hosts, Server: p.query.Get("server"), TokenFile: p.query.Get("token-file"), Timeout: timeout,
-		})
-		t.use(r, r.Close)
+		return t.openKubernetes(&p, common, timeout) //nolint:contextcheck // it connects later
 	case "mdns":
 		var interfaces []string
 		if p.path != "" {
@@ -248,6 +340,24 @@ func (t *target) open(ctx context.Context, text string, timeout time.Duration) e
 		}
 		return f.with("registries", "%s", strings.Join(schemes, ", "))
 	}
+	return nil
+}
+
+// openKubernetes opens the registry in a Kubernetes API server.
+func (t *target) openKubernetes(p *place, common registry.Options, timeout time.Duration) error {
+	common.Prefix = p.query.Get("prefix")
+	o := &kubernetes.Options{
+		Options: common, Namespace: p.hosts, Server: p.query.Get("server"), TokenFile: p.query.Get("token-file"), Timeout: timeout,
+	}
+	if ca := p.query.Get("ca-file"); ca != "" {
+		roots, err := authorities(ca)
+		if err != nil {
+			return faultf(exitUsage, "ca-file: %v", err)
+		}
+		o.TLS = &stdtls.Config{RootCAs: roots, MinVersion: stdtls.VersionTLS12}
+	}
+	r := kubernetes.New(o)
+	t.use(r, r.Close)
 	return nil
 }
 
@@ -306,7 +416,7 @@ func (t *target) lookUp(ctx context.Context, name string, timeout time.Duration)
 
 // fleet opens the fleet for reading. The caller calls done.
 func (a *app) fleet(ctx context.Context) (f *fleet.Fleet, t *target, done func(), err error) {
-	t, err = a.target(ctx)
+	t, err = a.openTarget(ctx)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -318,6 +428,9 @@ func (a *app) fleet(ctx context.Context) (f *fleet.Fleet, t *target, done func()
 func (t *target) unreachable(err error) error {
 	if f, ok := errors.AsType[*fault](err); ok {
 		return f
+	}
+	if e, ok := errors.AsType[*yodel.Error](err); ok && t.registry == nil {
+		return e // it names the server
 	}
 	f := faultf(exitUnreachable, "%s cannot be read: %v", t.name, err)
 	if strings.HasPrefix(t.name, "file:") && errors.Is(err, os.ErrNotExist) {

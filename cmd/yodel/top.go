@@ -193,7 +193,9 @@ func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 // press handles a key.
 func (m *topModel) press(key string) tea.Cmd {
 	switch key {
-	case "q", "esc", "ctrl+c":
+	case "ctrl+c":
+		return tea.Interrupt
+	case "q", "esc":
 		return tea.Quit
 	case "space", " ":
 		m.paused = !m.paused
@@ -251,6 +253,9 @@ func (m *topModel) screen() string {
 // runOnTerminal shows the table until the user ends it.
 func (m *topModel) runOnTerminal(a *app) error {
 	_, err := tea.NewProgram(m, tea.WithContext(m.ctx), tea.WithInput(a.in), tea.WithOutput(a.out)).Run()
+	if errors.Is(err, tea.ErrInterrupted) {
+		return &fault{code: exitInterrupted}
+	}
 	if errors.Is(err, tea.ErrProgramKilled) && m.ctx.Err() != nil {
 		return context.Cause(m.ctx)
 	}
