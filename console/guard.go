@@ -417,5 +417,5 @@ func refuse(w http.ResponseWriter, r *http.Request, status int, text string) {
 	}
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = fmt.Fprintln(w, text) //nolint:gosec // it is plain text, and the browser must not guess; the client may have gone
+	_, _ = fmt.Fprintln(w, printable(text)) //nolint:gosec // it is plain text, and the browser must not guess; the client may have gone
 }
