@@ -199,11 +199,11 @@ func (b *browser) timing(expression string) float64 {
 	return n
 }
 
-// A user without a mouse makes a rule, sees what it would do, applies it, watches the traffic move,
-// and rolls it back.
+// A user without a mouse makes a rule, sees what it would do, applies it, watches the traffic of
+// five processes move, and rolls it back.
 func TestBrowserChangesRulesByKeyboard(t *testing.T) {
 	b := newBrowser(t)
-	s := newShop(t)
+	s := newShopOfProcesses(t)
 	c := newConsole(t, s, nil)
 	base := serveConsole(t, c)
 	b.enter(c, base, "Stock")
@@ -255,6 +255,7 @@ func TestBrowserChangesRulesByKeyboard(t *testing.T) {
 	}
 	eventually(t, "all calls go to v2", func() bool { return share("v2") > 0.95 })
 	b.waitFor("applied by")
+	eventually(t, "the rule has acted", func() bool { return b.timing("Number(document.querySelector('[data-rate]')?.dataset.rate ?? 0)") > 0 })
 	b.shoot("rule-applied")
 	b.check("rule applied")
 

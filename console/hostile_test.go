@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -132,6 +133,9 @@ func TestBrowserShowsAnEvilInstance(t *testing.T) {
 		if got := b.eval("String(window.hacked) + document.querySelectorAll('main img, main script').length + (document.querySelector('main').innerText.trim().length > 3)"); got != `"undefined0true"` {
 			t.Errorf("%s: got %s", path, got)
 		}
+		if text := b.text(); strings.ContainsAny(text, turning) {
+			t.Errorf("%s shows a character that changes the direction of the text after it", path)
+		}
 		if links := b.eval(`[...document.querySelectorAll('a')].filter(a => !/^https?:/.test(a.href)).map(a => a.href).join()`); links != `""` {
 			t.Errorf("%s has links that are code: %s", path, links)
 		}
@@ -144,6 +148,12 @@ func TestBrowserShowsAnEvilInstance(t *testing.T) {
 		b.faults = nil
 		b.mu.Unlock()
 		b.shoot("evil-" + strings.NewReplacer("/", "_", "?", "_", ":", "_", "%", "_").Replace(path))
+	}
+	const injected = "a'b;$(touch hacked)\n"
+	must(t, s.registry.Announce(t.Context(), injected, yodel.Instance{Addr: "127.0.0.1:1"}, 0))
+	b.open(base+"/samples?service="+url.QueryEscape(injected), "Samples")
+	if got := b.eval("document.querySelector('[data-cli]').title"); got != `"yodel samples 'a'\\''b;$(touch hacked)'"` {
+		t.Errorf("the command for a service whose name is a command is %s", got)
 	}
 	for _, path := range []string{"/", "/services", "/services/Evil", "/services/Nothing\u202e"} {
 		_, _, body := request{path: path, header: map[string]string{"Authorization": "Bearer " + adminToken, "Accept": "*/*"}}.send(t, base)

@@ -3,12 +3,24 @@
 package console
 
 import (
+	"fmt"
+	"os"
 	"testing"
 
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
-func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+// TestMain makes the test's program a process of the shop when a test starts it as such.
+func TestMain(m *testing.M) {
+	if role := os.Getenv(shopRole); role != "" {
+		if err := runShopProcess(role, os.Getenv(shopFolder)); err != nil {
+			fmt.Fprintln(os.Stderr, role, err)
+			os.Exit(1)
+		}
+		return
+	}
+	yodeltest.VerifyNoLeaks(m)
+}
 
 func must(t *testing.T, err error) {
 	t.Helper()

@@ -4,7 +4,6 @@ package console
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -110,7 +109,7 @@ func (c *Console) stream(ctx context.Context, w http.ResponseWriter, service str
 		var err error
 		select {
 		case call := <-calls:
-			line, broken := json.Marshal(call)
+			line, broken := encode(call)
 			if broken != nil {
 				continue
 			}

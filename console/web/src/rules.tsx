@@ -60,7 +60,7 @@ export function RuleList({ service }: { service: string }) {
 		{ head: t("kind"), cell: (r) => <b>{r.kind}</b>, text: (r) => r.kind },
 		{ head: t("rules.sentence"), cell: (r) => <div class="wrap wide">{r.sentence}</div>, text: (r) => r.sentence },
 		{ head: t("state"), cell: (r) => <State of={state(r)} />, text: state },
-		{ head: t("author"), cell: (r) => r.author, text: (r) => r.author },
+		{ head: t("author"), cell: (r) => <div class="wrap">{r.author}</div>, text: (r) => r.author },
 		{ head: t("reason"), cell: (r) => <div class="wrap">{r.reason}</div>, text: (r) => r.reason },
 		{ head: t("since"), cell: (r) => (r.created ? age(t, r.created) : "–"), text: (r) => r.created },
 		{ head: t("rules.expires"), cell: (r) => (r.expires ? day(r.expires) : t("rules.never")), text: (r) => r.expires },

@@ -4,6 +4,7 @@
 
 import { useState } from "preact/hooks";
 import { useData, type Overview } from "./api";
+import { cli } from "./cli";
 import { href, useParam, useShell } from "./state";
 import { Copy, day, Empty, Link, nanos, Tabs, Wait } from "./ui";
 
@@ -99,6 +100,7 @@ export function Samples({ service, addr = "" }: { service: string; addr?: string
 				<label class="button">
 					{t("samples.import")} <input type="file" accept=".json" hidden onChange={(e) => read(e.currentTarget.files)} />
 				</label>
+				<Copy text={cli.samples(service)} label={t("cli")} cli />
 			</div>
 			<Wait of={loaded}>
 				{(f) => {
@@ -191,7 +193,7 @@ export function Waterfall({ r }: { r: Report }) {
 					<span class="dim small">{b.parts.map((p) => `${t(`part.${p.name as "queue"}`)} ${nanos(p.took)}`).join(" · ")}</span>
 				</div>
 			))}
-			{r.timeout ? <p class="dim">{t("samples.deadline", nanos(r.timeout), Math.round((r.took / r.timeout) * 100))}</p> : null}
+			{r.timeout ? <p class="dim">{t("samples.deadline", nanos(r.timeout), Math.max(0, Math.round((r.took / r.timeout) * 100)))}</p> : null}
 			<pre>{r.text}</pre>
 			<button class="small" onClick={save}>{t("samples.export")}</button> <Copy text={r.text} /> {r.service && <Link to={href(["call"], { service: r.service, method: r.method })}>▶ {t("samples.again")}</Link>} {r.service && <span class="dim">{t("samples.again.why")}</span>}
 		</div>

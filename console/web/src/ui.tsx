@@ -11,6 +11,8 @@ import { go, useShell, type T } from "./state";
 
 export function number(n: number): string {
 	if (n === 0) return "0";
+	if (n >= 1e12) return (n / 1e12).toPrecision(3) + " T";
+	if (n >= 1e9) return (n / 1e9).toPrecision(3) + " G";
 	if (n >= 1e6) return (n / 1e6).toPrecision(3) + " M";
 	if (n >= 1e4) return (n / 1e3).toPrecision(3) + " k";
 	if (n >= 100) return Math.round(n).toString();
@@ -31,7 +33,7 @@ export function ms(n: number): string {
 	return Number((n * 1000).toPrecision(3)) + " µs";
 }
 
-export const nanos = (n: number) => ms(n / 1e6);
+export const nanos = (n: number) => ms(Math.max(n, 0) / 1e6);
 
 export function bytes(n: number): string {
 	if (n >= 2 ** 30) return (n / 2 ** 30).toPrecision(3) + " GiB";
