@@ -3,6 +3,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,27 +70,30 @@ func TestBrowserWithALargeFleetThatAnswers(t *testing.T) {
 	s, client := newCity(t, services, 10)
 	c := newConsole(t, s, &Options{Client: client})
 	base := serveConsole(t, c)
-	b.enter(c, base, fmt.Sprintf("3 of %d services need attention", services))
-	view, err := c.fleet.get(t.Context(), time.Minute)
-	must(t, err)
+	b.enter(c, base, fmt.Sprintf("of %d services need attention", services))
+	var took time.Duration
 	answered := 0
-	for _, service := range view.Services {
-		for _, in := range service.Instances {
-			if in.Live != nil && in.Traffic.Rate > 0 {
-				answered++
+	eventually(t, "all instances have answered in time", func() bool {
+		view, err := c.fleet.get(t.Context(), time.Minute)
+		must(t, err)
+		answered = 0
+		for _, service := range view.Services {
+			for _, in := range service.Instances {
+				if in.Live != nil && in.Traffic.Rate > 0 {
+					answered++
+				}
 			}
 		}
-	}
+		took = cmp.Or(took, view.took)
+		return answered >= services*10*99/100
+	})
 	began := time.Now()
 	c.fleet.mu.Lock()
 	reader := c.fleet.reader(time.Minute)
 	c.fleet.mu.Unlock()
-	_, err = reader.Read(t.Context())
+	_, err := reader.Read(t.Context())
 	must(t, err)
-	t.Logf("reading %d instances took %v at first, and %v again; %d answered", services*10, view.took, time.Since(began), answered)
-	if answered < services*10*99/100 {
-		t.Errorf("%d of %d instances have answered", answered, services*10)
-	}
+	t.Logf("reading %d instances took %v at first, and %v again; %d answered", services*10, took, time.Since(began), answered)
 	var paints, headlines [3]float64
 	for i := range paints {
 		b.open(base+"/", fmt.Sprintf("of %d services need attention", services))
@@ -102,6 +106,6 @@ func TestBrowserWithALargeFleetThatAnswers(t *testing.T) {
 	}
 	b.open(base+"/topology?focus=team01.Service001&hops=1", "Service001")
 	b.check("topology")
-	b.open(base+"/services/team00.Service100?tab=instances", "10.0.100.10:9001")
+	b.open(base+"/services/team00.Service020?tab=instances", "10.0.20.10:9001")
 	b.check("instances")
 }

@@ -58,7 +58,7 @@ func doStream(ctx context.Context, caller yodel.Caller, in *callRequest, method 
 	default:
 		err = duplex(ctx, caller, call, in.Method, messages, got)
 	}
-	if err != nil && ctx.Err() != nil && len(got.messages) > 0 {
+	if err != nil && (ctx.Err() != nil || errors.Is(err, yodel.DeadlineExceeded)) && len(got.messages) > 0 {
 		got.cut, err = "time", nil
 	}
 	out := resultOfCall(call, time.Since(began), err)
