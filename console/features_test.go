@@ -51,6 +51,13 @@ func counter(server *yodel.Server) error {
 		}
 		return &sum, nil
 	})
+	yodel.Duplex[int, int]("Count.Flood").Handle(server, func(_ context.Context, _ yodel.Recv[int], send yodel.Send[int]) error {
+		for i := 0; ; i++ {
+			if err := send(&i); err != nil {
+				return err
+			}
+		}
+	})
 	yodel.Duplex[int, int]("Count.Double").Handle(server, func(_ context.Context, recv yodel.Recv[int], send yodel.Send[int]) error {
 		for n, err := range recv {
 			if err != nil {
@@ -110,6 +117,9 @@ func TestCallTesterCallsStreams(t *testing.T) {
 	}
 	if got, _ := call("Count.Up", "1000000", 30000); len(got.Messages) != maxMessages || got.Cut != "messages" || got.Code != "" {
 		t.Errorf("a long stream: got %d messages, cut %q, code %q", len(got.Messages), got.Cut, got.Code)
+	}
+	if got, _ := call("Count.Flood", "[1,2,3]", 30000); len(got.Messages) != maxMessages || got.Cut != "messages" || got.Code != "" {
+		t.Errorf("a server that only sends: got %d messages, cut %q, code %q", len(got.Messages), got.Cut, got.Code)
 	}
 	if got, _ := call("Count.Fill", "300000", 30000); len(got.Messages) != 3 || got.Cut != "bytes" {
 		t.Errorf("a large stream: got %d messages, cut %q", len(got.Messages), got.Cut)

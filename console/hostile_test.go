@@ -185,3 +185,60 @@ func TestConsoleReadsAThousandDeadInstances(t *testing.T) {
 	}
 	t.Logf("the first answer took %v", time.Since(began))
 }
+
+// An answer beyond the limits of a message costs the console the answer, and nothing else.
+func TestAnInstanceWithAHugeAnswerIsShown(t *testing.T) {
+	s := &shop{registry: memory.New(nil), addrs: make(map[string][]string)}
+	ctx, stop := context.WithCancel(context.Background())
+	t.Cleanup(func() { stop(); s.running.Wait() })
+	s.serve(ctx, t, s.registry, "Huge", "v1", func(server *yodel.Server) error {
+		return server.Handle("Huge.Get", func(q string) (string, error) { return strings.Repeat("x", 20<<20), nil })
+	})
+	c := newConsole(t, s, nil)
+	base := serveConsole(t, c)
+	as := login(t, c, base, User{"ann", Operator})
+	body := `{"service":"Huge","method":"Huge.Get","args":["?"],"repeat":2}`
+	var answer string
+	eventually(t, "the method is known", func() bool {
+		var status int
+		status, _, answer = request{method: "POST", path: "/api/call", body: body, header: as}.send(t, base)
+		return status == http.StatusOK
+	})
+	if len(answer) > 100_000 || !strings.Contains(answer, "resource_exhausted") {
+		t.Errorf("a reply of 20 MiB: got %d bytes: %.300s", len(answer), answer)
+	}
+}
+
+// Operators can watch calls in 16 pages. A page that is closed makes room for another one.
+func TestTapsAreLimited(t *testing.T) {
+	s := newShop(t)
+	c := newConsole(t, s, nil)
+	base := serveConsole(t, c)
+	as := login(t, c, base, User{"ann", Operator})
+	open := func() (status int, end func()) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+"/api/tap?service=Stock", nil)
+		must(t, err)
+		r.Header.Set("Cookie", as["Cookie"])
+		res, err := client.Do(r)
+		must(t, err)
+		return res.StatusCode, func() { res.Body.Close() }
+	}
+	eventually(t, "the instances share live data", func() bool {
+		status, end := open()
+		defer end()
+		return status == http.StatusOK
+	})
+	eventually(t, "the tap has ended", func() bool { return len(c.taps) == 0 })
+	var ends []func()
+	for i := range maxTaps + 1 {
+		status, end := open()
+		ends = append(ends, end)
+		if want := map[bool]int{true: http.StatusOK, false: http.StatusTooManyRequests}[i < maxTaps]; status != want {
+			t.Errorf("tap %d: got %d, want %d", i, status, want)
+		}
+	}
+	for _, end := range ends {
+		end()
+	}
+	eventually(t, "the taps have ended", func() bool { return len(c.taps) == 0 })
+}

@@ -105,29 +105,35 @@ func upload(ctx context.Context, caller yodel.Caller, call *yodel.Call, method s
 }
 
 func duplex(ctx context.Context, caller yodel.Caller, call *yodel.Call, method string, messages []json.RawMessage, got *collection) error {
-	errFull := errors.New("enough messages")
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	full := false
 	err := yodel.Duplex[json.RawMessage, json.RawMessage](method).Do(ctx, caller, call, func(recv yodel.Recv[json.RawMessage], send yodel.Send[json.RawMessage]) error {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
 		sent := make(chan error, 1)
 		go func() {
 			err := sendAll(send, messages)
-			if err == nil && ctx.Err() == nil {
+			if err == nil {
 				err = send.End()
 			}
 			sent <- err
 		}()
 		for m, err := range recv {
 			if err != nil {
+				<-sent // the call has ended, so the sender ends too
 				return err
 			}
-			if !got.take(*m) {
-				return errFull // it cancels the call, which ends the sender
+			if full = !got.take(*m); full {
+				cancel() // it ends the sender
+				break
 			}
 		}
-		return <-sent
+		err := <-sent
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		return err
 	})
-	if errors.Is(err, errFull) {
+	if full {
 		return nil
 	}
 	return err
