@@ -219,7 +219,7 @@ func TestTapsAreLimited(t *testing.T) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+"/api/tap?service=Stock", nil)
 		must(t, err)
 		r.Header.Set("Cookie", as["Cookie"])
-		res, err := client.Do(r)
+		res, err := client.Do(r) //nolint:bodyclose // end closes it
 		must(t, err)
 		return res.StatusCode, func() { res.Body.Close() }
 	}

@@ -119,7 +119,7 @@ func duplex(ctx context.Context, caller yodel.Caller, call *yodel.Call, method s
 		}()
 		for m, err := range recv {
 			if err != nil {
-				<-sent // the call has ended, so the sender ends too
+				_ = <-sent // the call has ended, so the sender ends too
 				return err
 			}
 			if full = !got.take(*m); full {
