@@ -109,17 +109,17 @@ func duplex(ctx context.Context, caller yodel.Caller, call *yodel.Call, method s
 	defer cancel()
 	full := false
 	err := yodel.Duplex[json.RawMessage, json.RawMessage](method).Do(ctx, caller, call, func(recv yodel.Recv[json.RawMessage], send yodel.Send[json.RawMessage]) error {
-		sent := make(chan error, 1)
+		var sendErr error
+		sent := make(chan struct{}) // closed when sendErr is set
 		go func() {
-			err := sendAll(send, messages)
-			if err == nil {
-				err = send.End()
+			defer close(sent)
+			if sendErr = sendAll(send, messages); sendErr == nil {
+				sendErr = send.End()
 			}
-			sent <- err
 		}()
 		for m, err := range recv {
 			if err != nil {
-				_ = <-sent // the call has ended, so the sender ends too
+				<-sent // the call has ended, so the sender ends too
 				return err
 			}
 			if full = !got.take(*m); full {
@@ -127,11 +127,11 @@ func duplex(ctx context.Context, caller yodel.Caller, call *yodel.Call, method s
 				break
 			}
 		}
-		err := <-sent
-		if errors.Is(err, io.EOF) {
+		<-sent
+		if errors.Is(sendErr, io.EOF) {
 			return nil
 		}
-		return err
+		return sendErr
 	})
 	if full {
 		return nil
