@@ -34,6 +34,13 @@ type entry struct {
 	After  string    `json:"after,omitempty"`
 	Reason string    `json:"reason,omitempty"`
 	Result string    `json:"result"` // "ok", "refused", or the error
+	Undo   *undo     `json:"undo,omitempty"`
+}
+
+// An undo is the request that takes a change back: a POST of Body, with a reason, to Path.
+type undo struct {
+	Path string         `json:"path"` // "instance" or "rules/rollback"
+	Body map[string]any `json:"body"`
 }
 
 // An audit keeps entries. It is safe for concurrent use.

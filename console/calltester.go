@@ -20,7 +20,7 @@ import (
 const (
 	maxRepeat   = 100
 	maxCallTime = 30 * time.Second
-	maxReplied  = 1 << 20 // bytes of a reply that a page gets
+	maxReplied  = 1 << 20 // bytes of replies that a page gets, all together
 )
 
 // A callRequest is a call that a user makes.
@@ -35,13 +35,18 @@ type callRequest struct {
 	Confirm  string            `json:"confirm"` // the name of the method, where it is wanted
 }
 
-// A callResult is what became of a call.
+// A callResult is the outcome of a call.
 type callResult struct {
-	Code    string                 `json:"code,omitempty"`
-	ID      string                 `json:"id,omitempty"`
-	Message string                 `json:"message,omitempty"`
-	Reply   json.RawMessage        `json:"reply,omitempty"`
-	Raw     string                 `json:"raw,omitempty"` // a reply that is not JSON
+	Code    string          `json:"code,omitempty"`
+	ID      string          `json:"id,omitempty"`
+	Message string          `json:"message,omitempty"`
+	Reply   json.RawMessage `json:"reply,omitempty"`
+	Raw     string          `json:"raw,omitempty"` // a reply that is not JSON
+	// Messages is what a stream has sent. Cut says why the console ended the call: "time",
+	// "messages" or "bytes"; empty if the server ended it.
+	Messages []json.RawMessage `json:"messages,omitempty"`
+	Cut      string            `json:"cut,omitempty"`
+
 	Took    time.Duration          `json:"took"`
 	Trailer yodel.Metadata         `json:"trailer,omitempty"`
 	Report  *introspect.CallReport `json:"report,omitempty"`
@@ -70,8 +75,6 @@ func (c *Console) call(r *http.Request, user User) (any, error) {
 	switch {
 	case method == nil:
 		return nil, yodel.Errorf(yodel.NotFound, "no instance of %s that answers has a method %q", in.Service, in.Method)
-	case method.Kind != "":
-		return nil, yodel.Errorf(yodel.Unimplemented, "%s is a method with a stream: the console calls methods with one request and one reply", in.Method)
 	case c.opts.Environment == "PROD" && !method.ReadOnly && in.Confirm != in.Method:
 		return nil, yodel.Errorf(yodel.FailedPrecondition, "this is PROD: confirm the call with the name of the method")
 	}
@@ -86,10 +89,16 @@ func (c *Console) call(r *http.Request, user User) (any, error) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), maxCallTime)
 	defer cancel()
-	results, failed := []*callResult{}, 0
+	results, failed, room := []*callResult{}, 0, maxReplied
 	for range min(max(in.Repeat, 1), maxRepeat) {
-		result := do(ctx, caller, &in, method.Values, timeout)
+		var result *callResult
+		if method.Kind != "" {
+			result = doStream(ctx, caller, &in, method, timeout, room)
+		} else {
+			result = do(ctx, caller, &in, method.Values, timeout, room)
+		}
 		results = append(results, result)
+		room -= result.size()
 		if result.Code != "" {
 			failed++
 		}
@@ -119,8 +128,17 @@ func (c *Console) caller(ctx context.Context, service *fleet.Service, addr strin
 	return client, func() { client.Close() }, nil
 }
 
-// do makes one call.
-func do(ctx context.Context, caller yodel.Caller, in *callRequest, values bool, timeout time.Duration) *callResult {
+// size returns how many bytes of replies a result has.
+func (r *callResult) size() int {
+	n := len(r.Reply) + len(r.Raw)
+	for _, m := range r.Messages {
+		n += len(m)
+	}
+	return n
+}
+
+// do makes one call of a method without streams. The reply may have room bytes.
+func do(ctx context.Context, caller yodel.Caller, in *callRequest, values bool, timeout time.Duration, room int) *callResult {
 	args, reply := &yodel.Encoded{Body: bytes.TrimSpace(in.Args)}, &yodel.Encoded{}
 	if len(args.Body) == 0 {
 		args.Body = []byte("null")
@@ -139,12 +157,8 @@ func do(ctx context.Context, caller yodel.Caller, in *callRequest, values bool, 
 	call := &yodel.Call{Method: in.Method, Args: args, Reply: reply, Metadata: in.Metadata, Codec: yodel.JSON, Explain: true, Deadline: time.Now().Add(timeout)}
 	began := time.Now()
 	err := caller.Do(ctx, call)
-	out := &callResult{Took: time.Since(began), Trailer: call.Trailer, Report: call.Report()}
-	if out.Report != nil {
-		out.Text, out.ID = out.Report.String(), out.Report.ID
-	}
+	out := resultOfCall(call, time.Since(began), err)
 	if err != nil {
-		out.Code, out.Message = yodel.CodeOf(err).String(), errorText(err)
 		return out
 	}
 	body := reply.Body
@@ -152,12 +166,24 @@ func do(ctx context.Context, caller yodel.Caller, in *callRequest, values bool, 
 		body = append(append([]byte{'['}, bytes.Join(parts, []byte{','})...), ']')
 	}
 	switch {
-	case len(body) > maxReplied:
-		out.Raw = fmt.Sprintf("the reply has %d bytes, which is more than the console shows", len(body))
+	case len(body) > room:
+		out.Raw = fmt.Sprintf("the reply has %d bytes; the console shows %d of all replies together", len(body), maxReplied)
 	case json.Valid(body):
 		out.Reply = body
 	default:
 		out.Raw = string(body)
+	}
+	return out
+}
+
+// resultOfCall returns the outcome of a call, without its reply.
+func resultOfCall(call *yodel.Call, took time.Duration, err error) *callResult {
+	out := &callResult{Took: took, Trailer: call.Trailer, Report: call.Report()}
+	if out.Report != nil {
+		out.Text, out.ID = out.Report.String(), out.Report.ID
+	}
+	if err != nil {
+		out.Code, out.Message = yodel.CodeOf(err).String(), errorText(err)
 	}
 	return out
 }

@@ -283,8 +283,13 @@ func (b *browser) shoot(name string) {
 // picture writes a picture of the upper part of the page into a file.
 func (b *browser) picture(path string, height int) {
 	b.t.Helper()
+	b.pictureOf(path, 1280, height)
+}
+
+func (b *browser) pictureOf(path string, width, height int) {
+	b.t.Helper()
 	var shot struct{ Data string }
-	b.do("Page.captureScreenshot", map[string]any{"format": "png", "clip": map[string]any{"x": 0, "y": 0, "width": 1280, "height": height, "scale": 1}}, &shot)
+	b.do("Page.captureScreenshot", map[string]any{"format": "png", "clip": map[string]any{"x": 0, "y": 0, "width": width, "height": height, "scale": 1}}, &shot)
 	picture, err := base64.StdEncoding.DecodeString(shot.Data)
 	must(b.t, err)
 	must(b.t, os.WriteFile(path, picture, 0o644))

@@ -11,16 +11,16 @@ import (
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 )
 
-// This file reads the fleet, only while someone looks.
+// This file reads the fleet while users look at pages.
 
-// A reader is a fleet.Fleet, or what a test has in its place.
+// A reader reads the fleet. It is a *fleet.Fleet, except in tests.
 type reader interface {
 	Read(ctx context.Context, services ...string) (*fleet.View, error)
 	Client(addr string) *yodel.Client
 	Close()
 }
 
-// A snapshot is what the fleet was at a time. It is not changed.
+// A snapshot is the state of the fleet at one time. It is never changed.
 type snapshot struct {
 	*fleet.View
 
@@ -30,17 +30,18 @@ type snapshot struct {
 
 // collector keeps the last snapshot of each time range.
 type collector struct {
-	ctx  context.Context //nolint:containedctx // it ends what the console has begun
+	ctx  context.Context //nolint:containedctx // it ends the reads
 	open func(span time.Duration) reader
 
 	mu      sync.Mutex
+	closed  bool // then nothing begins any more
 	readers map[time.Duration]reader
 	last    map[time.Duration]*snapshot
 	busy    map[time.Duration]chan struct{} // closed when the snapshot is there
-	begun   sync.WaitGroup
+	begun   sync.WaitGroup                  // reads and taps; Add is called under mu
 }
 
-// open returns what reads the fleet for a time range.
+// open returns a reader of the fleet for a time range.
 func (c *Console) open(span time.Duration) reader {
 	return fleet.New(c.source, &fleet.Options{Span: span, Client: c.opts.Client})
 }
@@ -50,8 +51,12 @@ func (f *collector) init(ctx context.Context, open func(span time.Duration) read
 	f.last, f.busy = make(map[time.Duration]*snapshot), make(map[time.Duration]chan struct{})
 }
 
-// close waits for all reads, and closes what has read. The context of the collector has ended.
+// close waits for all reads and taps, and closes the readers. The context of the collector has
+// ended.
 func (f *collector) close() {
+	f.mu.Lock()
+	f.closed = true
+	f.mu.Unlock()
 	f.begun.Wait()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -61,7 +66,18 @@ func (f *collector) close() {
 	clear(f.readers)
 }
 
-// reader returns what reads a time range. The caller holds f.mu.
+// begin registers work that close waits for, unless the collector is closed. The caller calls
+// f.begun.Done at the end of the work.
+func (f *collector) begin() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.closed {
+		f.begun.Add(1)
+	}
+	return !f.closed
+}
+
+// reader returns the reader of a time range. The caller holds f.mu.
 func (f *collector) reader(span time.Duration) reader {
 	if f.readers[span] == nil {
 		f.readers[span] = f.open(span)
@@ -83,7 +99,7 @@ func (f *collector) client(ctx context.Context, addr string) (*yodel.Client, err
 			}
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			if f.ctx.Err() == nil {
+			if !f.closed {
 				if client := f.reader(time.Minute).Client(addr); client != nil {
 					return client, nil
 				}
@@ -107,7 +123,7 @@ func (f *collector) get(ctx context.Context, span time.Duration) (*snapshot, err
 		f.mu.Unlock()
 		return last, nil
 	}
-	if busy == nil && f.ctx.Err() == nil {
+	if busy == nil && !f.closed {
 		busy = make(chan struct{})
 		f.busy[span] = busy
 		from := f.reader(span)

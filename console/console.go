@@ -19,7 +19,6 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
@@ -87,19 +86,18 @@ type User struct {
 
 // A Console serves the web console. It may be used concurrently.
 type Console struct {
-	source   fleet.Source
-	opts     Options
-	doors    doors
-	audit    *audit
-	fleet    collector
-	book     *rules.Book // nil if the registry keeps no rules
-	kept     kept
-	mux      *http.ServeMux
-	started  time.Time
-	ctx      context.Context //nolint:containedctx // it ends the work of the console
-	stop     context.CancelFunc
-	taps     chan struct{} // one for each tap that may be open
-	watching sync.WaitGroup
+	source  fleet.Source
+	opts    Options
+	doors   doors
+	audit   *audit
+	fleet   collector
+	book    *rules.Book // nil if the registry keeps no rules
+	kept    kept
+	mux     *http.ServeMux
+	started time.Time
+	ctx     context.Context //nolint:containedctx // it ends the work of the console
+	stop    context.CancelFunc
+	taps    chan struct{} // one for each tap that may be open
 }
 
 // maxTaps bounds how many browsers can watch calls at a time.
@@ -147,7 +145,6 @@ func New(source fleet.Source, o *Options) (*Console, error) {
 // Close ends what the console is doing, and waits for it. Requests that come later fail.
 func (c *Console) Close() error {
 	c.stop()
-	c.watching.Wait()
 	c.fleet.close()
 	return c.audit.close()
 }

@@ -3,6 +3,7 @@
 package console
 
 import (
+	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -363,7 +364,7 @@ func reply(w http.ResponseWriter, r *http.Request, v any, err error) {
 		refuse(w, r, statusOf(err), errorText(err))
 		return
 	}
-	body, err := json.Marshal(v)
+	body, err := encode(v)
 	if err != nil {
 		refuse(w, r, http.StatusInternalServerError, "the reply could not be encoded")
 		return
@@ -382,6 +383,24 @@ func reply(w http.ResponseWriter, r *http.Request, v any, err error) {
 	}
 	send(w, r, body)
 }
+
+// encode returns a value as JSON. Characters that change the direction of the text after them
+// become U+FFFD, so that a name of the fleet cannot change how the rest of a page reads.
+func encode(v any) ([]byte, error) {
+	body, err := json.Marshal(v)
+	if bytes.ContainsAny(body, turning) {
+		body = bytes.Map(func(c rune) rune {
+			if strings.ContainsRune(turning, c) {
+				return 0xfffd
+			}
+			return c
+		}, body)
+	}
+	return body, err
+}
+
+// turning has the characters of Unicode that embed, override and isolate directions.
+const turning = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 func statusOf(err error) int {
 	switch yodel.CodeOf(err) {
@@ -425,5 +444,5 @@ func refuse(w http.ResponseWriter, r *http.Request, status int, text string) {
 	}
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = fmt.Fprintln(w, text) //nolint:gosec // it is plain text, and the browser must not guess; the client may have gone
+	_, _ = fmt.Fprintln(w, printable(text)) //nolint:gosec // it is plain text, and the browser must not guess; the client may have gone
 }

@@ -103,22 +103,26 @@ func (c *Console) setInstance(r *http.Request, user User) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	before, known := "", false
+	var before *instanceView
 	if service := s.Service(in.Service); service != nil {
 		for _, one := range service.Instances {
 			if one.Addr == in.Addr {
-				v := instanceOf(one, service)
-				before, known = setting(v.Set, v.SetWeight), true
+				before = instanceOf(one, service)
 			}
 		}
 	}
-	if !known {
+	if before == nil {
 		return nil, yodel.Errorf(yodel.NotFound, "%s has no instance at %s", in.Service, in.Addr)
 	}
 	err = to.Override(r.Context(), in.Service, in.Addr, in.State, in.Weight)
-	c.audit.add(r, user, entry{
-		Action: "instance", Object: in.Service + " " + in.Addr, Before: before, After: setting(in.State, in.Weight), Reason: in.Reason, Result: resultOf(err),
-	})
+	e := entry{
+		Action: "instance", Object: in.Service + " " + in.Addr, Before: setting(before.Set, before.SetWeight), After: setting(in.State, in.Weight),
+		Reason: in.Reason, Result: resultOf(err),
+	}
+	if err == nil {
+		e.Undo = &undo{"instance", map[string]any{"service": in.Service, "addr": in.Addr, "state": before.Set, "weight": before.SetWeight}}
+	}
+	c.audit.add(r, user, e)
 	return struct{}{}, err
 }
 

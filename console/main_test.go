@@ -3,14 +3,25 @@
 package console
 
 import (
+	"fmt"
+	"os"
 	"testing"
 
 	"github.com/yodel-rpc/yodel/conformance/governed"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
+// TestMain makes the test's program a process of the shop, or one that follows rules, when a test
+// starts it as such.
 func TestMain(m *testing.M) {
 	governed.Child(openFolder)
+	if role := os.Getenv(shopRole); role != "" {
+		if err := runShopProcess(role, os.Getenv(shopFolder)); err != nil {
+			fmt.Fprintln(os.Stderr, role, err)
+			os.Exit(1)
+		}
+		return
+	}
 	yodeltest.VerifyNoLeaks(m)
 }
 

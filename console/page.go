@@ -14,6 +14,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 )
 
 // This file serves the pages: the built front end for browsers, and plain text for curl.
@@ -100,19 +101,19 @@ func (c *Console) text(w http.ResponseWriter, r *http.Request, parts []string) {
 	case parts[0] == "services" && s.Service(parts[1]) != nil:
 		service := s.Service(parts[1])
 		v := viewOf(service, nil)
-		fmt.Fprintf(&out, "%s: %s, %d of %d instances\n", v.Name, v.State, v.Up, v.Total)
+		printf(&out, "%s: %s, %d of %d instances\n", printable(v.Name), v.State, v.Up, v.Total)
 		for _, p := range v.Problems {
-			fmt.Fprintf(&out, "  %s\n", p)
+			printf(&out, "  %s\n", printable(p.String()))
 		}
 		t := table(&out, "INSTANCE\tSTATE\tVERSION\tREQ/S\tOK\tP50\tP99\tWHY")
 		for _, in := range service.Instances {
 			n := numbersOf(&in.Traffic)
-			printf(t, "%s\t%s\t%s\t%s\t%s\n", in.Addr, in.State, in.Version, n, in.Why)
+			printf(t, "%s\t%s\t%s\t%s\t%s\n", printable(in.Addr), in.State, printable(in.Version), n, printable(in.Why))
 		}
 		_ = t.Flush() // a buffer takes everything
 		t = table(&out, "\nMETHOD\tREQ/S\tOK\tP50\tP99")
 		for i := range service.Methods {
-			printf(t, "%s\t%s\n", service.Methods[i].Name, numbersOf(&service.Methods[i].Traffic))
+			printf(t, "%s\t%s\n", printable(service.Methods[i].Name), numbersOf(&service.Methods[i].Traffic))
 		}
 		_ = t.Flush() // as above
 	case parts[0] == "services":
@@ -139,7 +140,7 @@ func textOverview(out *bytes.Buffer, v *overview) {
 		fmt.Fprintln(out, "No service is registered yet.")
 		return
 	case v.Err != "":
-		fmt.Fprintf(out, "The registry does not answer: %d services as they were at %s. %s\n\n", len(v.Services), v.At.UTC().Format(time.RFC3339), v.Err)
+		printf(out, "The registry does not answer: %d services as they were at %s. %s\n\n", len(v.Services), v.At.UTC().Format(time.RFC3339), printable(v.Err))
 	case bad == 0:
 		fmt.Fprintf(out, "All %d services are healthy. %d rules are active.\n\n", len(v.Services), v.Rules)
 	default:
@@ -151,7 +152,7 @@ func textOverview(out *bytes.Buffer, v *overview) {
 		for i, p := range s.Problems {
 			why[i] = p.String()
 		}
-		printf(t, "%s\t%s\t%d/%d\t%s\t%s\n", s.Name, s.State, s.Up, s.Total, s.numbers, strings.Join(why, "; "))
+		printf(t, "%s\t%s\t%d/%d\t%s\t%s\n", printable(s.Name), s.State, s.Up, s.Total, s.numbers, printable(strings.Join(why, "; ")))
 	}
 	_ = t.Flush() // a buffer takes everything
 }
@@ -164,6 +165,17 @@ func table(out *bytes.Buffer, head string) *tabwriter.Writer {
 
 // printf writes into a buffer, which takes everything.
 func printf(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
+
+// printable returns a text of the fleet without the characters that could move the cursor of a
+// terminal, change its colours, or make up a line: each becomes "?".
+func printable(text string) string {
+	return strings.Map(func(c rune) rune {
+		if unicode.IsControl(c) || unicode.Is(unicode.Cf, c) || c == '\u2028' || c == '\u2029' {
+			return '?'
+		}
+		return c
+	}, text)
+}
 
 // String returns the four columns of numbers, separated by tabs.
 func (n numbers) String() string {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
@@ -116,6 +117,14 @@ func (c *Console) history(r *http.Request) (any, error) {
 	return out, nil
 }
 
+// An appliedRule is a rule as one process applies it.
+type appliedRule struct {
+	introspect.RuleState
+
+	Instance string `json:"instance"`
+	Name     string `json:"name,omitempty"`
+}
+
 // applied serves which processes apply a rule, and how often it acted.
 func (c *Console) applied(r *http.Request) (any, error) {
 	s, err := c.fleet.get(r.Context(), time.Minute)
@@ -123,37 +132,35 @@ func (c *Console) applied(r *http.Request) (any, error) {
 		return nil, err
 	}
 	service, id := r.FormValue("service"), r.FormValue("id")
-	type state struct {
-		introspect.RuleState
-
-		Instance string `json:"instance"`
-		Name     string `json:"name,omitempty"`
-	}
-	states, ctx := []state{}, r.Context()
-	asked := make(map[string]bool)
+	var from []*fleet.Instance
+	seen := make(map[string]bool)
 	for _, of := range s.Services {
 		for _, in := range of.Instances {
-			if in.Info == nil || asked[in.Addr] || len(asked) == maxSampled {
-				continue
-			}
-			asked[in.Addr] = true
-			client, err := c.fleet.client(ctx, in.Addr)
-			if err != nil {
-				return nil, err
-			}
-			limited, cancel := context.WithTimeout(ctx, askTimeout)
-			found, err := inspect.Rules.Call(limited, client, &inspect.Empty{})
-			cancel()
-			if err != nil {
-				continue // the process follows no rules
-			}
-			for _, one := range found.Rules {
-				if one.Service == service && one.ID == id {
-					states = append(states, state{one, in.Addr, found.Name})
-				}
+			if in.Info != nil && !seen[in.Addr] && len(from) < maxSampled {
+				seen[in.Addr] = true
+				from = append(from, in)
 			}
 		}
 	}
+	var mu sync.Mutex
+	states := []appliedRule{}
+	c.ask(r.Context(), from, func(ctx context.Context, in *fleet.Instance, client *yodel.Client, err error) {
+		if err != nil {
+			return
+		}
+		found, err := inspect.Rules.Call(ctx, client, &inspect.Empty{})
+		if err != nil {
+			return // the process follows no rules
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, one := range found.Rules {
+			if one.Service == service && one.ID == id {
+				states = append(states, appliedRule{one, in.Addr, found.Name})
+			}
+		}
+	})
+	slices.SortFunc(states, func(a, b appliedRule) int { return strings.Compare(a.Instance, b.Instance) })
 	return states, nil
 }
 
@@ -214,22 +221,35 @@ func (c *Console) putRule(r *http.Request, user User) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	before := ""
-	if list, err := book.List(r.Context(), rule.Service); err == nil {
-		for i := range list {
-			if list[i].ID == rule.ID {
-				before = list[i].Sentence()
-			}
-		}
-	}
+	before := sentenceOf(r.Context(), book, rule.Service, rule.ID)
 	stored, err := book.Put(r.Context(), rule)
 	object := rule.Service + " " + cmp.Or(stored.ID, rule.ID, rule.Kind())
-	c.audit.add(r, user, entry{Action: "rule", Object: object, Before: before, After: rule.Sentence(), Reason: rule.Reason, Result: resultOf(err)})
+	c.audit.add(r, user, entry{
+		Action: "rule", Object: object, Before: before, After: rule.Sentence(), Reason: rule.Reason, Result: resultOf(err), Undo: undoOf(rule.Service, stored.Revision, err),
+	})
 	if err != nil {
 		return nil, ruleError(err)
 	}
 	c.kept.forget()
 	return ruleView{stored, stored.Kind(), stored.Sentence(), stored.Active(time.Now())}, nil
+}
+
+// undoOf returns the request that makes the rules of a service what they were before a revision. It
+// returns nil if the change failed.
+func undoOf(service string, revision int, err error) *undo {
+	if err != nil || revision < 1 {
+		return nil
+	}
+	return &undo{"rules/rollback", map[string]any{"service": service, "revision": revision - 1}}
+}
+
+// newest returns the revision of the newest change of the rules of a service, or 0.
+func newest(ctx context.Context, book *rules.Book, service string) int {
+	changes, err := book.History(ctx, service)
+	if err != nil || len(changes) == 0 {
+		return 0
+	}
+	return changes[0].Revision
 }
 
 // removeRule removes a rule.
@@ -242,16 +262,12 @@ func (c *Console) removeRule(r *http.Request, user User) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	before := ""
-	if list, err := book.List(r.Context(), in.Service); err == nil {
-		for i := range list {
-			if list[i].ID == in.ID {
-				before = list[i].Sentence()
-			}
-		}
-	}
+	before := sentenceOf(r.Context(), book, in.Service, in.ID)
 	err = book.Remove(r.Context(), in.Service, in.ID, user.Name, in.Reason)
-	c.audit.add(r, user, entry{Action: "unrule", Object: in.Service + " " + in.ID, Before: before, Reason: in.Reason, Result: resultOf(err)})
+	c.audit.add(r, user, entry{
+		Action: "unrule", Object: in.Service + " " + in.ID, Before: before, Reason: in.Reason, Result: resultOf(err),
+		Undo: undoOf(in.Service, newest(r.Context(), book, in.Service), err),
+	})
 	c.kept.forget()
 	return struct{}{}, ruleError(err)
 }
@@ -269,14 +285,29 @@ func (c *Console) rollback(r *http.Request, user User) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	before := sentences(book.List(r.Context(), in.Service))
+	before, was := sentences(book.List(r.Context(), in.Service)), newest(r.Context(), book, in.Service)
 	err = book.Rollback(r.Context(), in.Service, in.Revision, user.Name, in.Reason)
 	c.audit.add(r, user, entry{
 		Action: "rollback", Object: fmt.Sprintf("%s to revision %d", in.Service, in.Revision), Before: before,
 		After: sentences(book.List(r.Context(), in.Service)), Reason: in.Reason, Result: resultOf(err),
+		Undo: undoOf(in.Service, was+1, err),
 	})
 	c.kept.forget()
 	return struct{}{}, ruleError(err)
+}
+
+// sentenceOf returns a rule in words, or "" if there is none with the ID.
+func sentenceOf(ctx context.Context, book *rules.Book, service, id string) string {
+	list, err := book.List(ctx, service)
+	if err != nil {
+		return ""
+	}
+	for i := range list {
+		if list[i].ID == id {
+			return list[i].Sentence()
+		}
+	}
+	return ""
 }
 
 // sentences returns rules in words.

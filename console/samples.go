@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/introspect"
@@ -18,10 +19,10 @@ import (
 // This file is screen S7, the records of single calls.
 
 const (
-	maxSampled   = 50  // instances that are asked for records
-	perInstance  = 50  // records
-	maxSamples   = 300 // records in all
-	samplingWays = 16  // instances that are asked at a time
+	maxSampled  = 50  // instances that are asked for records
+	perInstance = 50  // records
+	maxSamples  = 300 // records in all
+	maxAsked    = 16  // instances that are asked at a time
 )
 
 // A sample is the record of a call, with the instance that kept it.
@@ -75,37 +76,44 @@ func (c *Console) samples(r *http.Request) (any, error) {
 	return map[string]any{"samples": all, "groups": groups(all), "asked": len(from), "refused": refused}, nil
 }
 
-// gather asks instances for their records.
-func (c *Console) gather(ctx context.Context, from []*fleet.Instance, q *introspect.SamplesQuery) (all []sample, refused string) {
+// ask calls f for instances, at most maxAsked at a time. Each call gets askTimeout.
+func (c *Console) ask(ctx context.Context, from []*fleet.Instance, f func(ctx context.Context, in *fleet.Instance, client *yodel.Client, err error)) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	var mu sync.Mutex
 	var asked sync.WaitGroup
-	places := make(chan struct{}, samplingWays)
-	all = []sample{}
+	places := make(chan struct{}, maxAsked)
 	for _, in := range from {
 		places <- struct{}{}
 		asked.Go(func() {
 			defer func() { <-places }()
 			client, err := c.fleet.client(ctx, in.Addr)
-			var found *introspect.Samples
-			if err == nil {
-				found, err = inspect.Samples.Call(ctx, client, q)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				refused = errorText(err)
-				return
-			}
-			for i := range found.Calls {
-				if report := found.Calls[i]; !strings.HasPrefix(report.Method, "yodel.") {
-					all = append(all, sample{report, in.Service, in.Addr, report.String()})
-				}
-			}
+			f(ctx, in, client, err)
 		})
 	}
 	asked.Wait()
+}
+
+// gather asks instances for their records. Refused is the error of one that refused.
+func (c *Console) gather(ctx context.Context, from []*fleet.Instance, q *introspect.SamplesQuery) (all []sample, refused string) {
+	var mu sync.Mutex
+	all = []sample{}
+	c.ask(ctx, from, func(ctx context.Context, in *fleet.Instance, client *yodel.Client, err error) {
+		var found *introspect.Samples
+		if err == nil {
+			found, err = inspect.Samples.Call(ctx, client, q)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			refused = errorText(err)
+			return
+		}
+		for i := range found.Calls[:min(len(found.Calls), perInstance)] {
+			if report := found.Calls[i]; !strings.HasPrefix(report.Method, "yodel.") {
+				all = append(all, sample{report, in.Service, in.Addr, report.String()})
+			}
+		}
+	})
 	return all, refused
 }
 

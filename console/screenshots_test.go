@@ -4,9 +4,12 @@ package console
 
 import (
 	"context"
+	"crypto/sha256"
 	"flag"
 	"fmt"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -78,28 +81,57 @@ func portraitTraffic(rate float64, seed int) fleet.Traffic {
 	return t
 }
 
-// TestScreenshots shows the screens that the README has pictures of. With -screenshots it writes
-// the pictures:
+// looks is what a picture depends on, without the machine's fonts and the time: the elements of the
+// page with their texts, whose numbers do not count, and the style rules that apply to them.
+const looks = `document.getElementById("app").outerHTML.replace(/[\d.]+/g, "0") + [...document.styleSheets].flatMap(function rules(sheet) {
+	return [...sheet.cssRules].flatMap(r => {
+		if (r.media) return matchMedia(r.media.mediaText).matches ? rules(r) : [];
+		const plain = r.selectorText?.replace(/::?[a-z-]+(?![a-z-]*\()/g, "").trim();
+		return plain && document.querySelector(plain.split(",").filter(s => s.trim()).join() || "html") ? [r.cssText] : [];
+	});
+}).join("\n")`
+
+// TestScreenshots shows the screens that the README has pictures of, and fails if a page has
+// changed since its picture was made. With -screenshots it makes the pictures, and writes what
+// they show into made.txt beside them:
 //
-//	go test ./console -run TestScreenshots -screenshots "$PWD/docs/images"
+//	YODEL_REAL=1 go test ./console -run TestScreenshots -screenshots "$PWD/docs/images"
 func TestScreenshots(t *testing.T) {
 	b := newBrowser(t)
 	c := newConsole(t, &shop{registry: memory.New(nil)}, nil)
 	c.fleet.open = func(time.Duration) reader { return &portrait{yodel.NewClient(yodel.Static(), nil)} }
 	base := serveConsole(t, c)
 	b.enter(c, base, "shop.Pay")
+	const folder = "../docs/images"
+	var made strings.Builder
 	for _, picture := range []struct {
 		name, path, theme, want string
 		height                  int
 	}{
-		{"overview", "/", "light", "1 of 6 services", 610},
+		{"overview", "/", "light", "1 of 6 services", 640},
 		{"topology", "/topology?focus=shop.Cart&hops=2", "dark", "shop.Stock", 380},
 	} {
 		b.eval(fmt.Sprintf("localStorage.setItem('yodel-language', 'en'), localStorage.setItem('yodel-theme', %q)", picture.theme))
 		b.open(base+picture.path, picture.want)
+		b.waitFor("● 0 s") // the age of the data
 		b.check(picture.name)
+		shown := b.eval(looks)
+		file := filepath.Join(folder, picture.name+".png")
 		if *screenshots != "" {
-			b.picture(filepath.Join(*screenshots, picture.name+".png"), picture.height)
+			file = filepath.Join(*screenshots, picture.name+".png")
+			b.picture(file, picture.height)
 		}
+		png, err := os.ReadFile(file)
+		must(t, err)
+		fmt.Fprintf(&made, "%s: page %x, picture %x\n", picture.name, sha256.Sum256([]byte(shown)), sha256.Sum256(png))
+	}
+	if *screenshots != "" {
+		must(t, os.WriteFile(filepath.Join(*screenshots, "made.txt"), []byte(made.String()), 0o644))
+		return
+	}
+	want, err := os.ReadFile(filepath.Join(folder, "made.txt"))
+	must(t, err)
+	if made.String() != string(want) {
+		t.Errorf("the pictures in docs/images do not show the pages as they are: make them as the comment of this test says\ngot\n%swant\n%s", made.String(), want)
 	}
 }

@@ -4,7 +4,6 @@ package console
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -60,8 +59,11 @@ func (c *Console) tap(w http.ResponseWriter, r *http.Request, _ User) {
 		Method: r.FormValue("method"), Peer: r.FormValue("peer"), Failed: r.FormValue("failed") == "true",
 		Slower: time.Duration(slower) * time.Millisecond, PerSecond: max(perSecond/len(addrs), 1),
 	}
-	c.watching.Add(1)
-	defer c.watching.Done()
+	if !c.fleet.begin() {
+		refuse(w, r, http.StatusServiceUnavailable, "the console is closed")
+		return
+	}
+	defer c.fleet.begun.Done()
 	ctx, cancel := context.WithTimeout(r.Context(), tapLife)
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)() //nolint:contextcheck // the end of the console ends the tap too
@@ -107,7 +109,7 @@ func (c *Console) stream(ctx context.Context, w http.ResponseWriter, service str
 		var err error
 		select {
 		case call := <-calls:
-			line, broken := json.Marshal(call)
+			line, broken := encode(call)
 			if broken != nil {
 				continue
 			}

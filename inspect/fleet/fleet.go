@@ -15,6 +15,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,7 +101,8 @@ func clientOptions(given *yodel.ClientOptions, timeout time.Duration) yodel.Clie
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler) // the view has what is wrong with an instance
 	}
-	o.Codec = yodel.JSON // the messages of the built-in methods are plain structs
+	o.MaxMemory = cmp.Or(o.MaxMemory, 64<<20) // of each instance; the default is a share of the machine's
+	o.Codec = yodel.JSON                      // the messages of the built-in methods are plain structs
 	return o
 }
 

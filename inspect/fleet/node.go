@@ -59,6 +59,8 @@ func (n *node) ask(ctx context.Context, o *Options) *answer {
 		a.live, _ = inspect.Live.Call(ctx, n.client, &introspect.LiveQuery{Span: o.Span, Histograms: true})
 		if a.live == nil {
 			n.count(ctx, a)
+		} else {
+			bound(a.live)
 		}
 	})
 	if o.Conns {
@@ -82,6 +84,7 @@ func (n *node) describe(ctx context.Context) *introspect.Info {
 	if err != nil {
 		return nil
 	}
+	boundInfo(info)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.info, n.infoAt = info, time.Now()

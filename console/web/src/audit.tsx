@@ -18,15 +18,17 @@ interface Entry {
 	after?: string;
 	reason?: string;
 	result: string;
+	undo?: { path: string; body: Record<string, unknown> };
 }
 
 export function AuditScreen() {
-	const { t, paused, me } = useShell();
+	const { t, paused, me, mayChange } = useShell();
 	const [q, setQ] = useParam("q");
+	const [taken, setTaken] = useState<Entry | null>(null);
 	const loaded = useData<{ entries: Entry[] | null; file: boolean; failed?: string }>("audit", 2000, paused);
 	const columns: Column<Entry>[] = [
 		{ head: t("time"), cell: (e) => day(e.at), text: (e) => e.at },
-		{ head: t("audit.who"), cell: (e) => <><b>{e.user || "?"}</b> <span class="dim">{e.role} {e.from}</span></>, text: (e) => e.user },
+		{ head: t("audit.who"), cell: (e) => <><b>{e.user || "?"}</b> <span class="dim">{t(`role.${e.role as "viewer"}`)} {e.from}</span></>, text: (e) => e.user },
 		{ head: t("audit.what"), cell: (e) => t(`action.${e.action as "rule"}`), text: (e) => e.action },
 		{ head: t("audit.object"), cell: (e) => e.object || "–", text: (e) => e.object },
 		{ head: t("rules.before"), cell: (e) => <div class="wrap">{e.before || "–"}</div>, text: (e) => e.before },
@@ -34,6 +36,7 @@ export function AuditScreen() {
 		{ head: t("reason"), cell: (e) => <div class="wrap">{e.reason || "–"}</div>, text: (e) => e.reason },
 		{ head: t("audit.result"), cell: (e) => <span class={e.result === "ok" ? "good" : "bad"}>{e.result === "ok" ? "● ok" : "✖ " + e.result}</span>, text: (e) => e.result },
 	];
+	if (mayChange) columns.push({ head: "", cell: (e) => e.undo && <button class="small" data-revert onClick={() => setTaken(e)}>↶ {t("audit.revert")}</button> });
 	return (
 		<>
 			<div class="bar">
@@ -47,6 +50,7 @@ export function AuditScreen() {
 					return (
 						<>
 							{a.failed && <div class="banner bad">✖ {t("audit.failed", a.failed)}</div>}
+							{taken?.undo && <Revert key={taken.at} e={taken} close={() => (setTaken(null), loaded.reload())} />}
 							<p class="dim">{a.file ? t("audit.file") : t("audit.memory")}</p>
 							{rows.length ? <Table name="audit" rows={rows} columns={columns} /> : <Empty title={t("audit.none")} why={t("audit.none.why")} />}
 						</>
@@ -54,6 +58,37 @@ export function AuditScreen() {
 				}}
 			</Wait>
 		</>
+	);
+}
+
+/** The form that takes a change back. */
+function Revert({ e, close }: { e: Entry; close: () => void }) {
+	const { t } = useShell();
+	const [reason, setReason] = useState("");
+	const [error, setError] = useState("");
+	const send = async (event: { preventDefault: () => void }) => {
+		event.preventDefault();
+		try {
+			await post(e.undo!.path, { ...e.undo!.body, reason });
+			close();
+		} catch (failed) {
+			setError((failed as Error).message);
+		}
+	};
+	return (
+		<form class="panel" onSubmit={send}>
+			<h2>{t("audit.reverting", t(`action.${e.action as "rule"}`), e.object ?? "", day(e.at))}</h2>
+			{e.undo!.path === "rules/rollback" && <p>{t("rules.undo.why", Number(e.undo!.body.revision))}. {t("audit.later")}</p>}
+			{e.undo!.path === "instance" && <p>{t("rules.before")}: {e.before}</p>}
+			<label>
+				{t("reason")} <input required autofocus name="revertreason" value={reason} onInput={(i) => setReason(i.currentTarget.value)} />
+			</label>
+			{error && <p class="bad" role="alert">✖ {error}</p>}
+			<button type="submit">{t("audit.revert")}</button>{" "}
+			<button type="button" onClick={close}>
+				{t("cancel")}
+			</button>
+		</form>
 	);
 }
 
@@ -81,7 +116,7 @@ function Invite() {
 			</label>
 			<select aria-label={t("invite.role")} value={role} onChange={(e) => setRole(e.currentTarget.value)}>
 				{["viewer", "operator", "admin"].map((r) => (
-					<option>{r}</option>
+					<option value={r}>{t(`role.${r as "viewer"}`)}</option>
 				))}
 			</select>
 			<button type="submit">{t("invite.make")}</button>

@@ -4,6 +4,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { post, useData, type Method, type Schema } from "./api";
+import { cli } from "./cli";
 import { example } from "./service";
 import { useParam, useSetting, useShell } from "./state";
 import { Copy, Empty, nanos, Tabs, Wait } from "./ui";
@@ -19,6 +20,8 @@ interface Result {
 	id?: string;
 	message?: string;
 	reply?: unknown;
+	messages?: unknown[];
+	cut?: string;
 	raw?: string;
 	took: number;
 	trailer?: Record<string, string>;
@@ -74,9 +77,22 @@ function Tester({ all }: { all: Of[] }) {
 	);
 }
 
+/** The calls that this browser has made, the newest first. */
+function pastCalls(text: string): { method: string; text: string }[] {
+	try {
+		const list: unknown = JSON.parse(text);
+		return Array.isArray(list) ? list.filter((c) => typeof c?.method === "string" && typeof c?.text === "string") : [];
+	} catch {
+		return [];
+	}
+}
+
 function Request({ of, method }: { of: Of; method: Method }) {
 	const { t, me, mayChange } = useShell();
-	const [text, setText] = useState(() => JSON.stringify(example(method), null, 2));
+	const [past, setPast] = useSetting("calls", "[]");
+	const mine = pastCalls(past).filter((c) => c.method === method.name);
+	const sends = method.kind === "upload" || method.kind === "duplex";
+	const [text, setText] = useState(() => mine[0]?.text ?? JSON.stringify(sends ? [example(method)] : example(method), null, 2));
 	const [mode, setMode] = useParam("mode", "form");
 	const [metadata, setMetadata] = useState("");
 	const [timeout, setTimeout_] = useState(5000);
@@ -86,7 +102,6 @@ function Request({ of, method }: { of: Of; method: Method }) {
 	const [results, setResults] = useState<Result[] | null>(null);
 	const [error, setError] = useState("");
 	const [busy, setBusy] = useState(false);
-	const [past, setPast] = useSetting("calls", "[]");
 	useEffect(() => setResults(null), [method.name]);
 	const guarded = me.environment === "PROD" && !method.readOnly;
 	const send = async (e: { preventDefault: () => void }) => {
@@ -94,27 +109,39 @@ function Request({ of, method }: { of: Of; method: Method }) {
 		setError("");
 		setBusy(true);
 		try {
-			const md = Object.fromEntries(metadata.split("\n").map((l) => l.split("=")).filter((p) => p.length > 1).map(([k, ...v]) => [k!.trim(), v.join("=").trim()]));
-			setResults(await post<Result[]>("call", { service: of.service, method: method.name, addr, args: JSON.parse(text), metadata: md, timeout, repeat, confirm }));
-			const calls = [{ method: method.name, text }, ...(JSON.parse(past) as { method: string; text: string }[])].slice(0, 20);
-			setPast(JSON.stringify(calls));
+			setResults(await post<Result[]>("call", { service: of.service, method: method.name, addr, args: JSON.parse(text), metadata: pairs, timeout, repeat, confirm }));
+			if (text.length < 10_000) setPast(JSON.stringify([{ method: method.name, text }, ...pastCalls(past).filter((c) => c.method !== method.name || c.text !== text)].slice(0, 50)));
 		} catch (e) {
 			setError((e as Error).message);
 		}
 		setBusy(false);
 	};
-	if (method.kind) return <Empty title={t("call.stream", method.name)} why={t("call.stream.why", method.kind)} />;
+	const pairs = Object.fromEntries(metadata.split("\n").map((l) => l.split("=")).filter((p) => p.length > 1).map(([k, ...v]) => [k!.trim(), v.join("=").trim()]));
 	let value: unknown;
 	try {
 		value = JSON.parse(text);
 	} catch {
 		value = undefined;
 	}
-	const schema: Schema = method.values ? { type: "", kind: "array" } : (method.args?.[0] ?? { type: "", kind: "any" });
+	const schema: Schema = method.values || sends ? { type: "", kind: "array" } : (method.args?.[0] ?? { type: "", kind: "any" });
 	return (
 		<>
 			<form onSubmit={send}>
-				<h2>{method.name}</h2>
+				<h2>
+					{method.name} {method.kind && <span class="dim">{method.kind}</span>}
+				</h2>
+				{method.kind && <p class="dim">{t(sends ? "call.sends" : "call.feeds")}</p>}
+				{mine.length > 0 && (
+					<label>
+						{t("call.past")}
+						<select name="past" value="" onChange={(e) => e.currentTarget.value && setText(e.currentTarget.value)}>
+							<option value="">{t("choose")}</option>
+							{mine.map((c) => (
+								<option value={c.text}>{c.text.replace(/\s+/g, " ").slice(0, 60)}</option>
+							))}
+						</select>
+					</label>
+				)}
 				<Tabs at={mode} set={setMode} names={[["form", t("form")], ["json", "JSON"]]} />
 				{mode === "json" || value === undefined || schema.kind !== "object" ? (
 					<label>
@@ -155,7 +182,7 @@ function Request({ of, method }: { of: Of; method: Method }) {
 				<button type="submit" disabled={!mayChange || busy || value === undefined || (guarded && confirm !== method.name)}>
 					{busy ? t("call.busy") : t("call")}
 				</button>{" "}
-				<Copy text={`yodel call ${method.name} '${JSON.stringify(value ?? {})}'`} label={t("cli")} />
+				<Copy text={cli.call(method.name, method.kind, value, pairs)} label={t("cli")} cli />
 				{!mayChange && <p class="dim">{t("readonly.why")}</p>}
 			</form>
 			<section aria-live="polite">
@@ -169,6 +196,7 @@ function Request({ of, method }: { of: Of; method: Method }) {
 }
 
 function Answer({ r }: { r: Result }) {
+	const { t } = useShell();
 	return (
 		<div class="panel" data-result={r.code || "ok"}>
 			<p>
@@ -176,6 +204,8 @@ function Answer({ r }: { r: Result }) {
 			</p>
 			{r.message && <p class="bad">{r.message}</p>}
 			{r.reply !== undefined && <pre>{JSON.stringify(r.reply, null, 2)}</pre>}
+			{r.messages?.map((m, i) => <pre data-message={i}>{JSON.stringify(m)}</pre>)}
+			{r.messages && <p class="dim">{t("call.messages", r.messages.length)}{r.cut && " " + t(`call.cut.${r.cut as "time"}`)}</p>}
 			{r.raw && <pre>{r.raw}</pre>}
 			{r.trailer && Object.entries(r.trailer).map(([k, v]) => <p class="dim">{k}: {v}</p>)}
 			{r.text && (

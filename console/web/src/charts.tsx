@@ -95,6 +95,7 @@ function Plot(props: { title: string; lines: Line[]; chart: Chart; events: Event
 				)}
 				{at !== null && <line class="cursor" x1={x(at)} x2={x(at)} y1={2} y2={height - bottom} />}
 			</svg>
+			<p class="dim small">{t("chart.step", chart.step >= 3600 ? "1 h" : chart.step >= 60 ? "1 min" : "1 s", ms((n - 1) * chart.step * 1000))}</p>
 			{marks.length > 0 && <p class="dim small">{t("chart.marks", marks.length)}</p>}
 		</figure>
 	);

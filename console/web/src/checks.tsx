@@ -4,6 +4,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { root, useData } from "./api";
+import { cli } from "./cli";
 import { en, type Key } from "./en";
 import { href, useParam, useShell } from "./state";
 import { Empty, Link, State, Table, Wait, type Column } from "./ui";
@@ -39,7 +40,7 @@ export function ChecksScreen() {
 			<Wait of={loaded}>
 				{({ findings }) =>
 					findings.length ? (
-						<Table name="checks" rows={findings} columns={columns} open={(f) => (f.service ? href(["services", f.service]) : href(["registry"]))} cli="yodel doctor" />
+						<Table name="checks" rows={findings} columns={columns} open={(f) => (f.service ? href(["services", f.service]) : href(["registry"]))} command={cli.doctor()} />
 					) : (
 						<Empty title={t("checks.none")} />
 					)

@@ -19,7 +19,7 @@ export function Events({ events }: { events: Event[] }) {
 				const key = ("event." + e.kind) as Key;
 				return (
 					<li title={clock(e.at)}>
-						<span class="dim">{age(t, e.at)}</span> <span aria-hidden="true">{signs[e.kind] ?? "•"}</span> <b>{key in en ? t(key) : e.kind}</b> {e.object} <span class="dim">{e.what}</span>
+						<span class="dim">{age(t, e.at)}</span> <span aria-hidden="true">{Object.hasOwn(signs, e.kind) ? signs[e.kind] : "•"}</span> <b>{key in en ? t(key) : e.kind}</b> {e.object} <span class="dim">{e.what}</span>
 						{e.by && <span class="dim"> · {e.by}</span>}
 					</li>
 				);

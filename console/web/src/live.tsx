@@ -4,6 +4,7 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { root, useData, type Overview } from "./api";
+import { cli } from "./cli";
 import { href, useParam, useShell } from "./state";
 import { bytes, clock, Empty, Link, nanos, Table, Wait, type Column } from "./ui";
 
@@ -108,7 +109,7 @@ function Tap({ service }: { service: string }) {
 			<p class="dim" role="status">
 				{status} {left.current > 0 && t("live.left", left.current)}
 			</p>
-			{calls.length ? <Table name="calls" rows={calls} columns={columns} cli={`yodel tap ${service}`} /> : <Empty title={t("live.none", service)} why={t("live.none.why")} />}
+			{calls.length ? <Table name="calls" rows={calls} columns={columns} command={cli.tap(service)} /> : <Empty title={t("live.none", service)} why={t("live.none.why")} />}
 		</>
 	);
 }

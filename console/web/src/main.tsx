@@ -19,7 +19,7 @@ import { ServiceScreen } from "./service";
 import { ServicesScreen } from "./services";
 import { go, href, ShellContext, translate, useParam, useRoute, useSetting } from "./state";
 import { TopologyScreen } from "./topology";
-import { clock, Empty, Link } from "./ui";
+import { clock, Empty, Guarded, Link } from "./ui";
 
 // The screens, with the letter that opens each after g.
 const screens: [string, Key, string][] = [
@@ -106,7 +106,7 @@ function App() {
 				<Search t={t} />
 				<span class="ranges" role="group" aria-label={t("range")}>
 					{["1m", "1h", "24h"].map((r) => (
-						<button class="chip" aria-pressed={range === r} onClick={() => setRange(r)}>
+						<button class="chip" aria-pressed={range === r} title={t(`range.${r as "1m"}`)} onClick={() => setRange(r)}>
 							{r}
 						</button>
 					))}
@@ -137,7 +137,9 @@ function App() {
 				</button>
 			</nav>
 			<main id="main" key={language}>
-				<Screen parts={parts} />
+				<Guarded key={parts.join("/")} title={t("broken")} retry={t("retry")}>
+					<Screen parts={parts} />
+				</Guarded>
 			</main>
 			{help && (
 				<div class="help panel" role="dialog" aria-label={t("keys")}>

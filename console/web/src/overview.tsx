@@ -33,7 +33,7 @@ export function OverviewScreen() {
 }
 
 function Filled({ o }: { o: Overview }) {
-	const { t } = useShell();
+	const { t, range } = useShell();
 	useLayoutEffect(() => {
 		requestAnimationFrame(() => performance.mark("headline"));
 	}, []);
@@ -47,6 +47,7 @@ function Filled({ o }: { o: Overview }) {
 				<span aria-hidden="true">{o.err || wrong.length ? "▲" : "●"}</span> {headline}
 			</h1>
 			{o.err && <div class="banner">{t("overview.registry", o.err)}</div>}
+			<p class="dim">{t(`range.${range as "1m"}`)}</p>
 			<div class="tiles">
 				<Tile name={t("rate")} value={totals.rate === null ? t("nodata") : totals.ok === null ? t("idle") : number(totals.rate)} points={totals.spark} />
 				<Tile name={t("success")} value={totals.ok === null ? t("idle") : percent(totals.ok)} bad={totals.ok !== null && totals.ok < 0.99} />

@@ -3,6 +3,7 @@
 // S10: what the registry says, and how well it can be read.
 
 import { useData } from "./api";
+import { cli } from "./cli";
 import { href, useShell } from "./state";
 import { clock, day, Empty, nanos, State, Table, Wait, type Column } from "./ui";
 
@@ -59,7 +60,7 @@ export function RegistryScreen() {
 						</dl>
 						{r.broken?.map((b) => <p class="bad">✖ {b.service}: {b.err}</p>)}
 						{r.records?.length ? (
-							<Table name="registry" rows={r.records} columns={columns} open={(x) => href(["services", x.service, x.addr])} cli="yodel ls --all" />
+							<Table name="registry" rows={r.records} columns={columns} open={(x) => href(["services", x.service, x.addr])} command={cli.services()} />
 						) : (
 							<Empty title={t("registry.none")} why={t("registry.none.why", r.name)} />
 						)}

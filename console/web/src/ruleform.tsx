@@ -6,7 +6,7 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import { post, useData, type Overview } from "./api";
 import type { Rule } from "./rules";
 import { go, href, useParam, useShell } from "./state";
-import { number, Tabs, Wait } from "./ui";
+import { Empty, number, Tabs, Wait } from "./ui";
 
 type Kind = "text" | "number" | "bool" | "list" | "json";
 
@@ -61,6 +61,7 @@ function put(o: Draft, path: string, value: unknown): Draft {
 
 export function RuleForm({ kind, edit, close }: { kind: string; edit: string; close: () => void }) {
 	const { t } = useShell();
+	const known = Object.hasOwn(fields, kind);
 	const [service] = useParam("service");
 	const [caller] = useParam("caller");
 	const loaded = useData<{ rules: Rule[] }>(edit ? "rules?service=" + encodeURIComponent(service) : null, 0);
@@ -69,6 +70,7 @@ export function RuleForm({ kind, edit, close }: { kind: string; edit: string; cl
 		<Wait of={overview}>
 			{(o) => {
 				const names = o.services.map((s) => s.name).sort();
+				if (!edit && !known) return <Empty title={t("rules.unknown", kind)} action={<button onClick={close}>{t("cancel")}</button>} />;
 				if (!edit) return <Form names={names} kind={kind} first={{ service: service || names[0], caller: caller || undefined, [kind]: start[kind] ?? {} }} close={close} />;
 				return (
 					<Wait of={loaded}>
@@ -145,7 +147,7 @@ function Form({ names, kind, first, close }: { names: string[]; kind: string; fi
 									))}
 								</select>
 							</label>
-							{(fields[kind] ?? []).map((f) => input(f, kind + "."))}
+							{(Object.hasOwn(fields, kind) ? fields[kind]! : []).map((f) => input(f, kind + "."))}
 							<fieldset>
 								<legend>{t("rules.scope")}</legend>
 								{scope.map((f) => input(f))}
@@ -176,7 +178,7 @@ function Form({ names, kind, first, close }: { names: string[]; kind: string; fi
 						<input name="reason" required value={reason} onInput={(e) => setReason(e.currentTarget.value)} />
 					</label>
 					{error && <p class="bad" role="alert">✖ {error}</p>}
-					<button type="submit" disabled={busy || !!refused}>{t("apply")}</button>
+					<button type="submit" disabled={busy || !!refused || !!effect?.problems?.some((p) => !p.warning)}>{t("apply")}</button>
 				</section>
 			</div>
 		</form>

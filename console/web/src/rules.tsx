@@ -2,11 +2,12 @@
 
 // S8: the rules, their history, and how to take them back.
 
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 import { post, useData } from "./api";
+import { cli } from "./cli";
 import { RuleForm } from "./ruleform";
 import { href, useParam, useShell } from "./state";
-import { age, day, Empty, Link, State, Table, Wait, type Column } from "./ui";
+import { age, day, Empty, Link, number, Spark, State, Table, Wait, type Column } from "./ui";
 
 export interface Rule {
 	id: string;
@@ -59,7 +60,7 @@ export function RuleList({ service }: { service: string }) {
 		{ head: t("kind"), cell: (r) => <b>{r.kind}</b>, text: (r) => r.kind },
 		{ head: t("rules.sentence"), cell: (r) => <div class="wrap wide">{r.sentence}</div>, text: (r) => r.sentence },
 		{ head: t("state"), cell: (r) => <State of={state(r)} />, text: state },
-		{ head: t("author"), cell: (r) => r.author, text: (r) => r.author },
+		{ head: t("author"), cell: (r) => <div class="wrap">{r.author}</div>, text: (r) => r.author },
 		{ head: t("reason"), cell: (r) => <div class="wrap">{r.reason}</div>, text: (r) => r.reason },
 		{ head: t("since"), cell: (r) => (r.created ? age(t, r.created) : "–"), text: (r) => r.created },
 		{ head: t("rules.expires"), cell: (r) => (r.expires ? day(r.expires) : t("rules.never")), text: (r) => r.expires },
@@ -81,7 +82,7 @@ export function RuleList({ service }: { service: string }) {
 							</div>
 						)}
 						{rules.length ? (
-							<Table name="rules" rows={rules} columns={columns} open={(r) => href(["rules"], { service: r.service, rule: r.service + "/" + r.id })} cli="yodel rule ls" />
+							<Table name="rules" rows={rules} columns={columns} open={(r) => href(["rules"], { service: r.service, rule: r.service + "/" + r.id })} command={cli.rules(service)} />
 						) : (
 							<Empty title={t("rules.none")} why={t("rules.none.why")} />
 						)}
@@ -127,8 +128,9 @@ function RulePanel({ r, reload, close }: { r: Rule; reload: () => void; close: (
 			<p>{r.sentence}</p>
 			<Wait of={applied}>
 				{(list) => (
-					<p>
+					<p data-hits>
 						{t("rules.applied", list.filter((a) => a.revision === r.revision).length, list.length)} · {t("rules.hits", list.reduce((n, a) => n + a.hits, 0))}
+						<HitChart key={r.revision} hits={list.reduce((n, a) => n + a.hits, 0)} at={applied.at} />
 						{list.filter((a) => a.problem).map((a) => <span class="bad"> ✖ {a.instance}: {a.problem}</span>)}
 					</p>
 				)}
@@ -147,6 +149,22 @@ function RulePanel({ r, reload, close }: { r: Rule; reload: () => void; close: (
 			{error && <p class="bad">✖ {error}</p>}
 			<button class="small" onClick={close}>{t("close")}</button>
 		</section>
+	);
+}
+
+/** How often the rule acted since the page was opened, in each interval between two answers. */
+function HitChart({ hits, at }: { hits: number; at: number }) {
+	const { t } = useShell();
+	const past = useRef<{ at: number; hits: number }[]>([]);
+	const last = past.current.at(-1);
+	if (!last || last.at !== at) past.current = [...past.current, { at, hits }].slice(-61);
+	const rates = past.current.slice(1).map((p, i) => Math.max(0, p.hits - past.current[i]!.hits) / Math.max((p.at - past.current[i]!.at) / 1000, 0.001));
+	if (!rates.length) return null;
+	return (
+		<span data-rate={rates.at(-1)}>
+			{" "}
+			· {t("rules.rate", number(rates.at(-1)!))} <Spark points={rates} width={120} />
+		</span>
 	);
 }
 

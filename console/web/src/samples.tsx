@@ -4,6 +4,7 @@
 
 import { useState } from "preact/hooks";
 import { useData, type Overview } from "./api";
+import { cli } from "./cli";
 import { href, useParam, useShell } from "./state";
 import { Copy, day, Empty, Link, nanos, Tabs, Wait } from "./ui";
 
@@ -79,6 +80,9 @@ export function Samples({ service, addr = "" }: { service: string; addr?: string
 	const [method, setMethod] = useParam("samplemethod");
 	const [imported, setImported] = useState<Report | null>(null);
 	const [chosen, setChosen] = useState<Report | null>(null);
+	const [group, setGroup] = useParam("group");
+	const keyOf = (s: { code?: string; id?: string; text: string; addr: string }) => [s.code, s.id || s.text, s.addr].join(" · ");
+	const inGroup = (s: Report) => !group || (!!s.code && keyOf({ code: s.code, id: s.id, text: s.message ?? "", addr: s.attempts?.at(-1)?.addr ?? s.instance }) === group);
 	const query = new URLSearchParams({ service, addr, kind: kind === "recent" ? "" : kind, method }).toString();
 	const loaded = useData<Found>("samples?" + query, 3000, paused);
 	const read = async (files: FileList | null) => {
@@ -96,10 +100,12 @@ export function Samples({ service, addr = "" }: { service: string; addr?: string
 				<label class="button">
 					{t("samples.import")} <input type="file" accept=".json" hidden onChange={(e) => read(e.currentTarget.files)} />
 				</label>
+				<Copy text={cli.samples(service)} label={t("cli")} cli />
 			</div>
 			<Wait of={loaded}>
 				{(f) => {
-					const show = imported ?? chosen ?? f.samples[0];
+					const listed = f.samples.filter(inGroup);
+					const show = imported ?? (chosen && inGroup(chosen) ? chosen : listed[0]);
 					return (
 						<>
 							{f.refused && <div class="banner">{t("samples.refused", f.refused)}</div>}
@@ -107,7 +113,10 @@ export function Samples({ service, addr = "" }: { service: string; addr?: string
 								<ul class="groups">
 									{f.groups.slice(0, 5).map((g) => (
 										<li>
-											<b class="bad">✖ {g.code}</b> {g.id && <Link to={href(["checks"], { error: g.id })}>{g.id}</Link>} {g.text} → {g.addr} · <b>{g.calls}×</b> {t("since")} {day(g.since)}
+											<b class="bad">✖ {g.code}</b> {g.id && <Link to={href(["checks"], { error: g.id })}>{g.id}</Link>} {g.text} → {g.addr} · <b>{g.calls}×</b> {t("since")} {day(g.since)}{" "}
+											<button class="small" aria-pressed={keyOf(g) === group} onClick={() => (setImported(null), setGroup(keyOf(g) === group ? "" : keyOf(g)))}>
+												{keyOf(g) === group ? t("samples.allgroups") : t("samples.group")}
+											</button>
 										</li>
 									))}
 								</ul>
@@ -117,7 +126,7 @@ export function Samples({ service, addr = "" }: { service: string; addr?: string
 							) : (
 								<div class="split">
 									<ul class="list">
-										{f.samples.slice(0, 100).map((s) => (
+										{listed.slice(0, 100).map((s) => (
 											<li>
 												<button class={"row" + (s === show ? " chosen" : "")} onClick={() => (setImported(null), setChosen(s))}>
 													<span class={s.code ? "bad" : s.slow ? "warn" : ""}>{s.code ? "✖ " + s.code : s.slow ? "▲ " + t("slow") : "● ok"}</span> <b>{s.method}</b>
@@ -129,7 +138,7 @@ export function Samples({ service, addr = "" }: { service: string; addr?: string
 											</li>
 										))}
 									</ul>
-									<Waterfall r={show} />
+									<Waterfall r={show} key={show.began + show.method} />
 								</div>
 							)}
 						</>
@@ -184,9 +193,9 @@ export function Waterfall({ r }: { r: Report }) {
 					<span class="dim small">{b.parts.map((p) => `${t(`part.${p.name as "queue"}`)} ${nanos(p.took)}`).join(" · ")}</span>
 				</div>
 			))}
-			{r.timeout ? <p class="dim">{t("samples.deadline", nanos(r.timeout), Math.round((r.took / r.timeout) * 100))}</p> : null}
+			{r.timeout ? <p class="dim">{t("samples.deadline", nanos(r.timeout), Math.max(0, Math.round((r.took / r.timeout) * 100)))}</p> : null}
 			<pre>{r.text}</pre>
-			<button class="small" onClick={save}>{t("samples.export")}</button> <Copy text={r.text} /> {r.service && <Link to={href(["call"], { service: r.service, method: r.method })}>▶ {t("samples.again")}</Link>}
+			<button class="small" onClick={save}>{t("samples.export")}</button> <Copy text={r.text} /> {r.service && <Link to={href(["call"], { service: r.service, method: r.method })}>▶ {t("samples.again")}</Link>} {r.service && <span class="dim">{t("samples.again.why")}</span>}
 		</div>
 	);
 }

@@ -5,6 +5,7 @@
 import { useState } from "preact/hooks";
 import { post, useData, type Chart, type Event, type Instance, type Method, type Numbers, type Row, type Schema, type ServiceView } from "./api";
 import { Charts } from "./charts";
+import { cli } from "./cli";
 import { Events } from "./events";
 import { RuleList } from "./rules";
 import { Samples } from "./samples";
@@ -161,13 +162,13 @@ function Methods({ s }: { s: Service }) {
 			head: "",
 			cell: (m) => (
 				<>
-					<Link to={href(["live"], { service: s.view.name, method: m.name })}>{t("tap")}</Link> <Link to={href(["call"], { service: s.view.name, method: m.name })}>{t("call")}</Link>
+					<Link to={href(["live"], { service: s.view.name, method: m.name })}>{t("tap")}</Link> · <Link to={href(["call"], { service: s.view.name, method: m.name })}>{t("call")}</Link>
 				</>
 			),
 		},
 	];
 	if (!s.methods.length) return <Empty title={t("methods.none")} why={t("methods.none.why")} />;
-	return <Table name={s.view.name + "-methods"} rows={s.methods} columns={columns} cli={`yodel describe ${s.view.name}`} />;
+	return <Table name={s.view.name + "-methods"} rows={s.methods} columns={columns} command={cli.methods(s.view.name)} />;
 }
 
 function signature(m: Method): string {
@@ -195,7 +196,7 @@ function Instances({ s, reload }: { s: Service; reload: () => void }) {
 	return (
 		<>
 			{setting && <SetInstance service={s.view.name} instance={setting} close={() => (setSetting(null), reload())} />}
-			<Table name={s.view.name + "-instances"} rows={s.instances} columns={columns} open={(i) => href(["services", s.view.name, i.addr])} cli={`yodel ls ${s.view.name}`} />
+			<Table name={s.view.name + "-instances"} rows={s.instances} columns={columns} open={(i) => href(["services", s.view.name, i.addr])} command={cli.instances(s.view.name)} />
 		</>
 	);
 }

@@ -3,6 +3,7 @@
 // S2: one row for each service, the worst first.
 
 import { useData, type Overview, type ServiceView } from "./api";
+import { cli } from "./cli";
 import { href, useParam, useShell } from "./state";
 import { Empty, numberColumns, problemText, Spark, State, Table, Wait, type Column } from "./ui";
 
@@ -49,7 +50,7 @@ export function ServicesScreen() {
 						) : rows.length === 0 ? (
 							<Empty title={t("services.nomatch")} action={<button onClick={() => (setShow("all"), setQ(""))}>{t("services.all")}</button>} />
 						) : (
-							<Table name="services" rows={rows} columns={columns} open={(s) => href(["services", s.name])} cli="yodel ls --all" tone={(s) => (s.ok === null && !s.problems?.length ? "dim" : "")} />
+							<Table name="services" rows={rows} columns={columns} open={(s) => href(["services", s.name])} command={cli.services()} tone={(s) => (s.ok === null && !s.problems?.length ? "dim" : "")} />
 						)}
 					</>
 				);

@@ -13,9 +13,17 @@ export interface Route {
 	query: URLSearchParams;
 }
 
+function plain(part: string): string {
+	try {
+		return decodeURIComponent(part);
+	} catch {
+		return part;
+	}
+}
+
 function read(): Route {
 	const path = location.pathname.startsWith(root) ? location.pathname.slice(root.length) : "";
-	return { parts: path.split("/").filter(Boolean).map(decodeURIComponent), query: new URLSearchParams(location.search) };
+	return { parts: path.split("/").filter(Boolean).map(plain), query: new URLSearchParams(location.search) };
 }
 
 const changed = new EventTarget();
@@ -64,7 +72,8 @@ export type T = (key: Key, ...args: (string | number)[]) => string;
 
 export function translate(language: string): T {
 	const table = language === "zh" ? zh : en;
-	return (key, ...args) => table[key].replace(/\{(\d)\}/g, (_, i) => String(args[Number(i)] ?? ""));
+	// A key may come from an address or from the fleet: what has no text is shown as it is.
+	return (key, ...args) => (Object.hasOwn(table, key) ? table[key] : key.replace(/^\w+\./, "")).replace(/\{(\d)\}/g, (_, i) => String(args[Number(i)] ?? ""));
 }
 
 export interface Shell {

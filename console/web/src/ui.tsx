@@ -2,7 +2,7 @@
 
 // What several screens are built of: numbers, states, tables, empty states.
 
-import type { ComponentChildren } from "preact";
+import { Component, type ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import type { Loaded, Numbers, Problem, Refused } from "./api";
 import type { Key } from "./en";
@@ -11,6 +11,8 @@ import { go, useShell, type T } from "./state";
 
 export function number(n: number): string {
 	if (n === 0) return "0";
+	if (n >= 1e12) return (n / 1e12).toPrecision(3) + " T";
+	if (n >= 1e9) return (n / 1e9).toPrecision(3) + " G";
 	if (n >= 1e6) return (n / 1e6).toPrecision(3) + " M";
 	if (n >= 1e4) return (n / 1e3).toPrecision(3) + " k";
 	if (n >= 100) return Math.round(n).toString();
@@ -31,7 +33,7 @@ export function ms(n: number): string {
 	return Number((n * 1000).toPrecision(3)) + " µs";
 }
 
-export const nanos = (n: number) => ms(n / 1e6);
+export const nanos = (n: number) => ms(Math.max(n, 0) / 1e6);
 
 export function bytes(n: number): string {
 	if (n >= 2 ** 30) return (n / 2 ** 30).toPrecision(3) + " GiB";
@@ -70,7 +72,7 @@ export function OK({ of }: { of: Numbers }) {
 export const Rate = ({ of }: { of: Numbers }) => <>{of.rate === null ? "–" : of.ok === null ? "–" : number(of.rate)}</>;
 export const Ms = ({ n }: { n: number | null }) => <>{n === null ? "–" : ms(n)}</>;
 
-const signs: Record<string, [string, string]> = {
+const signs: Record<string, [string, string] | undefined> = {
 	healthy: ["●", "good"],
 	up: ["●", "good"],
 	ok: ["●", "good"],
@@ -93,7 +95,7 @@ const signs: Record<string, [string, string]> = {
 /** A state as a sign and a word, so that colour is not needed. */
 export function State({ of }: { of: string }) {
 	const { t } = useShell();
-	const [sign, tone] = signs[of] ?? ["○", "dim"];
+	const [sign, tone] = (Object.hasOwn(signs, of) && signs[of]) || ["○", "dim"];
 	const key = ("state." + of) as Key;
 	return (
 		<span class={"state " + tone}>
@@ -150,7 +152,7 @@ export function Empty({ title, why, action }: { title: string; why?: string; act
 	);
 }
 
-export function Copy({ text, label }: { text: string; label?: string }) {
+export function Copy({ text, label, cli }: { text: string; label?: string; cli?: boolean }) {
 	const { t } = useShell();
 	const [done, setDone] = useState(false);
 	const copy = async () => {
@@ -162,10 +164,21 @@ export function Copy({ text, label }: { text: string; label?: string }) {
 		}
 	};
 	return (
-		<button class="small" onClick={copy} title={text}>
+		<button type="button" class="small" onClick={copy} title={text} data-cli={cli}>
 			{done ? t("copied") : (label ?? t("copy"))}
 		</button>
 	);
+}
+
+/** Shows its children, or why they cannot be shown: an answer of the fleet has a shape that no page expects. */
+export class Guarded extends Component<{ title: string; retry: string; children: ComponentChildren }, { error?: Error }> {
+	override state: { error?: Error } = {};
+	static override getDerivedStateFromError = (error: Error) => ({ error });
+	override render() {
+		const { title, retry, children } = this.props;
+		if (!this.state.error) return children;
+		return <Empty title={title} why={String(this.state.error.message)} action={<button onClick={() => this.setState({ error: undefined })}>{retry}</button>} />;
+	}
 }
 
 /** A link inside the console. */
@@ -192,13 +205,15 @@ export interface Column<R> {
 const shown = 200;
 
 /** A table. j and k go through its rows, Enter opens one. */
-export function Table<R>(props: { rows: R[]; columns: Column<R>[]; name: string; open?: (row: R) => string; cli?: string; tone?: (row: R) => string }) {
-	const { rows, columns, name, open, cli, tone } = props;
+export function Table<R>(props: { rows: R[]; columns: Column<R>[]; name: string; open?: (row: R) => string; command?: string; tone?: (row: R) => string }) {
+	const { rows, columns, name, open, command, tone } = props;
 	const { t } = useShell();
 	const [all, setAll] = useState(false);
 	const some = all ? rows : rows.slice(0, shown);
 	const csv = () => {
-		const quote = (v: unknown) => '"' + String(v ?? "").replaceAll('"', '""') + '"';
+		// A text that a spreadsheet would compute gets a leading apostrophe.
+		const text = (v: unknown) => (typeof v === "string" && /^[=+\-@\t\r]/.test(v) ? "'" + v : String(v ?? ""));
+		const quote = (v: unknown) => '"' + text(v).replaceAll('"', '""') + '"';
 		const cells = columns.filter((c) => c.text);
 		const lines = [cells.map((c) => quote(c.head)), ...rows.map((r) => cells.map((c) => quote(c.text!(r))))];
 		const link = document.createElement("a");
@@ -240,7 +255,7 @@ export function Table<R>(props: { rows: R[]; columns: Column<R>[]; name: string;
 				<button class="small" onClick={csv}>
 					CSV
 				</button>
-				{cli && <Copy text={cli} label={t("cli")} />}
+				{command && <Copy text={command} label={t("cli")} cli />}
 			</div>
 		</div>
 	);

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The commands that the pages offer to copy. Names come from the fleet, so each word is quoted for
+// a shell: nothing in a name can become a command.
+
+function word(text: string): string {
+	const plain = text.replace(/[\p{Cc}\p{Cf}\u2028\u2029]/gu, "");
+	return /^[\w./:@%+=,-]+$/.test(plain) ? plain : "'" + plain.replaceAll("'", "'\\''") + "'";
+}
+
+/** A name or an address of the fleet. One that begins with a dash would be taken for a flag. */
+const name = (text: string) => word(text.replace(/^-+/, ""));
+
+export const cli = {
+	services: () => "yodel ls --all",
+	instances: (service: string) => "yodel ls " + name(service),
+	methods: (service: string) => "yodel describe " + name(service),
+	tap: (service: string) => "yodel tap " + name(service),
+	samples: (service: string) => (service ? "yodel samples " + name(service) : "yodel samples"),
+	rules: (service: string) => (service ? "yodel rule ls " + name(service) : "yodel rule ls"),
+	doctor: () => "yodel doctor",
+	/** A call. An array of messages becomes messages one after the other for methods that send a stream. */
+	call: (method: string, kind: string | undefined, args: unknown, metadata: Record<string, string>) => {
+		const dot = method.lastIndexOf(".");
+		const several = (kind === "upload" || kind === "duplex") && Array.isArray(args);
+		const text = several ? (args as unknown[]).map((m) => JSON.stringify(m)).join(" ") : JSON.stringify(args ?? {});
+		const extra = Object.entries(metadata).map(([k, v]) => " -m " + word(k + "=" + v));
+		return "yodel call " + name(method.slice(0, dot) + "/" + method.slice(dot + 1)) + " '" + text.replaceAll("'", "'\\''") + "'" + extra.join("");
+	},
+};
