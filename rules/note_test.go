@@ -175,6 +175,7 @@ func TestLiveDataHasTheRules(t *testing.T) {
 	serve(t, s)
 	client = yodel.NewClient(r.Service("Shop"), nil)
 	t.Cleanup(client.Close)
+	within(t, "the server is announced", func() bool { return client.Ready(t.Context()) == nil })
 	if _, err := yodel.Method[order, order]("Shop.Ask").Call(t.Context(), client, &order{}); err != nil {
 		t.Fatal(err)
 	}
