@@ -175,7 +175,7 @@ func TestLiveDataHasTheRules(t *testing.T) {
 	serve(t, s)
 	client = yodel.NewClient(r.Service("Shop"), nil)
 	t.Cleanup(client.Close)
-	within(t, "the server is announced", func() bool { return client.Ready(t.Context()) == nil })
+	await(t, 20*time.Second, "the server is announced", func() bool { return client.Ready(t.Context()) == nil })
 	if _, err := yodel.Method[order, order]("Shop.Ask").Call(t.Context(), client, &order{}); err != nil {
 		t.Fatal(err)
 	}
@@ -188,9 +188,9 @@ func TestLiveDataHasTheRules(t *testing.T) {
 		return n
 	}
 	put(t, book, rules.Rule{ID: "s", Service: "Shop", Switch: &rules.Switch{Name: "new", On: true}, Author: "ann", Reason: "a test"})
-	within(t, "the rule is an event", func() bool { return told() == 1 })
+	await(t, 20*time.Second, "the rule is an event", func() bool { return told() == 1 })
 	put(t, book, rules.Rule{ID: "t", Service: "Shop", Switch: &rules.Switch{Name: "old", On: true}, Author: "ann", Reason: "a test"})
-	within(t, "the next rule is an event", func() bool {
+	await(t, 20*time.Second, "the next rule is an event", func() bool {
 		return slices.ContainsFunc(s.Live(nil).Events, func(e introspect.Event) bool { return e.Object == "Shop/t" })
 	})
 	if n := told(); n != 1 {

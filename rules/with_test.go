@@ -78,10 +78,16 @@ func serve(t *testing.T, s *yodel.Server) string {
 // has to act.
 func within(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(2 * time.Second)
+	await(t, 2*time.Second, what, condition)
+}
+
+// await waits until condition holds, which has to be so within limit.
+func await(t *testing.T, limit time.Duration, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
 	for !condition() {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within 2 s: %s", what)
+			t.Fatalf("not within %v: %s", limit, what)
 		}
 	}
 }
