@@ -34,7 +34,7 @@ type Limits struct {
 	// requests with their fields, plus 1 KiB for each, without the stack of its handler; the
 	// received part of incomplete messages, plus some spare room; replies that wait to be sent;
 	// stream windows; metadata; decompressed bodies; and the names of methods. It does not cover
-	// memory that a handler allocates.
+	// the values that a codec makes of a body, and memory that a handler allocates.
 	//
 	// Half of MaxMemory is for the bodies of open requests. The peer learns that limit, and its
 	// callers wait. Beyond MaxMemory, this side refuses a request, which is then certainly not

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"math"
 	"net/rpc"
+	"runtime"
 	"strings"
 	"time"
 
@@ -158,10 +159,10 @@ var protocols = []attacks.Attack{
 				c.Discard()
 			})
 		},
-		// The budget of the victim does not have what the codec allocates while it decodes. A message
-		// of 3 MiB is refused beyond 192 MiB, and the processors decode a few at a time.
-		Held:      448 * mib,
-		Peak:      512 * mib,
+		// The victim's budget is 288 MiB. It does not cover the values that the codec makes of a
+		// message, at most 192 MiB for 3 MiB. Each processor decodes one message at a time.
+		Held:      (288 + 192*int64(runtime.GOMAXPROCS(0))) * mib,
+		Peak:      (288 + 192*int64(runtime.GOMAXPROCS(0))) * mib,
 		NoLatency: "to read 150 MiB of requests is work",
 	},
 	{
