@@ -44,11 +44,11 @@ func (q *requester) count(call *Call, err error) {
 		return // another goroutine may be sending the call again, with the same memory
 	}
 	t := call.Traffic()
-	n.Bytes.Add(uint64(t.BytesIn), uint64(t.BytesOut)) //nolint:gosec // not negative
-	n.Messages.Add(uint64(t.Received), uint64(t.Sent)) //nolint:gosec // not negative
+	n.Bytes.Add(uint64(t.BytesIn), uint64(t.BytesOut))
+	n.Messages.Add(uint64(t.Received), uint64(t.Sent))
 	if extra := call.Attempt - 1; extra > 0 {
 		hedges := min(t.Forks, extra)
-		n.Extra.Add(uint64(extra-hedges), uint64(hedges)) //nolint:gosec // not negative
+		n.Extra.Add(uint64(extra-hedges), uint64(hedges))
 	}
 }
 

@@ -264,8 +264,8 @@ func (c *client) collectEndpoint(to sink, ep *introspect.EndpointStats) {
 	}
 }
 
-// bounded returns the statistics of at most most methods, and the sum of all others as the method
-// other. A method remains with one of them, because a counter must not decrease.
+// bounded returns the statistics of as many methods as most says, and the sum of all others as the
+// method other. A method remains with one of them, because a counter must not decrease.
 func (c *client) bounded(all []introspect.MethodStats, most int) []*introspect.MethodStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
