@@ -4,7 +4,7 @@
 
 LINT_VERSION := 2.15.0
 LINT         := bin/golangci-lint-$(LINT_VERSION)
-PLATFORMS    := linux/amd64 linux/arm64 linux/386 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
+PLATFORMS    := linux/amd64 linux/arm64 linux/386 darwin/arm64 windows/amd64
 BENCH        := .
 BENCHTIME    := 1s
 BASE         := HEAD
@@ -18,6 +18,8 @@ FUZZTIME     := 20s
 GOTEST := go test
 # These packages judge allocations, memory, time or speed, which the race detector changes: they run without it too.
 TIMED := . ./console ./internal/mux ./internal/torture ./middleware/... ./balance ./recommended ./restart ./conformance/... ./compress/klauspost ./examples ./cmd/yodel
+# These tests of them take long, and judge nothing that the race detector changes.
+LONG := ^(TestRegistries|TestOperate|TestEveryKindOfRuleMovesProcesses|TestRulesExpireAndRollBack|TestBrowserShowsAnEvilInstance|TestBrowserPagesAreNarrow)$$
 # These need another system's server for nearly every test, and minutes to build. The attacks judge latencies, which the
 # tests of other packages change: test-timing runs them alone.
 SERVED := /(conformance/attacks|registry/etcd|registry/redis|registry/zookeeper|middleware/redis|examples/cluster)$$
@@ -32,7 +34,7 @@ test-all: ## vet and test everything, with real servers: what a change has to pa
 	YODEL_REAL=1 $(GOTEST) -race -vet=all -timeout 30m work
 
 test-timing: ## test without the race detector what judges allocations, memory, time or speed
-	YODEL_REAL=1 $(GOTEST) -count=1 -p 1 -timeout 30m $(TIMED)
+	YODEL_REAL=1 $(GOTEST) -count=1 -p 1 -timeout 30m -skip '$(LONG)' $(TIMED)
 
 lint: $(LINT) ## run golangci-lint over every module
 	$(LINT) config verify
