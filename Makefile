@@ -4,7 +4,8 @@
 
 LINT_VERSION := 2.15.0
 LINT         := bin/golangci-lint-$(LINT_VERSION)
-PLATFORMS    := linux/amd64 linux/arm64 linux/386 darwin/arm64 windows/amd64
+PLATFORMS    := linux/amd64 darwin/arm64 windows/amd64
+PROCESSORS   := linux/arm64 linux/386
 BENCH        := .
 BENCHTIME    := 1s
 BASE         := HEAD
@@ -16,10 +17,9 @@ FUZZTIME     := 20s
 
 # GOTEST runs the tests. CI replaces it by a runner that keeps the events.
 GOTEST := go test
-# These packages judge allocations, memory, time or speed, which the race detector changes: they run without it too.
-TIMED := . ./console ./internal/mux ./internal/torture ./middleware/... ./balance ./recommended ./restart ./conformance/... ./compress/klauspost ./examples ./cmd/yodel
-# These tests of them take long, and judge nothing that the race detector changes.
-LONG := ^(TestRegistries|TestOperate|TestEveryKindOfRuleMovesProcesses|TestRulesExpireAndRollBack|TestBrowserShowsAnEvilInstance|TestBrowserPagesAreNarrow)$$
+# These packages judge allocations, memory, time or speed, which the race detector and other packages change: they also
+# run without the one, and not beside the others.
+TIMED := . ./internal/mux ./internal/torture ./middleware/... ./balance ./recommended ./restart ./conformance/attacks ./conformance/overload ./compress/klauspost
 # These need another system's server for nearly every test, and minutes to build. The attacks judge latencies, which the
 # tests of other packages change: test-timing runs them alone.
 SERVED := /(conformance/attacks|registry/etcd|registry/redis|registry/zookeeper|middleware/redis|examples/cluster)$$
@@ -34,7 +34,7 @@ test-all: ## vet and test everything, with real servers: what a change has to pa
 	YODEL_REAL=1 $(GOTEST) -race -vet=all -timeout 30m work
 
 test-timing: ## test without the race detector what judges allocations, memory, time or speed
-	YODEL_REAL=1 $(GOTEST) -count=1 -p 1 -timeout 30m -skip '$(LONG)' $(TIMED)
+	YODEL_REAL=1 $(GOTEST) -count=1 -p 1 -timeout 30m $(TIMED)
 
 lint: $(LINT) ## run golangci-lint over every module
 	$(LINT) config verify
@@ -109,11 +109,15 @@ fuzz: ## run every fuzz target for FUZZTIME
 	done
 
 # The example with etcd in it is left out: it takes minutes for each platform, and what it uses of the rest is built anyway.
-build-all: ## build every module for every platform
+build-all: ## build every module for every system, and the root module for other processors
 	@packages=$$(go list -f '{{if .GoFiles}}{{.ImportPath}}{{end}}' work | grep -v /examples/cluster); \
 	for platform in $(PLATFORMS); do \
 		echo "build $$platform"; \
 		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go build -o /dev/null $$packages || exit 1; \
+	done
+	@for platform in $(PROCESSORS); do \
+		echo "build $$platform, the root module"; \
+		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go build ./... || exit 1; \
 	done
 
 # The root is not published yet, so a copy of each go.mod says where the modules of the workspace are. The go.mod files
