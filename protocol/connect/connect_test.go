@@ -126,18 +126,27 @@ func TestWire(t *testing.T) {
 	}
 }
 
-// A server that does not take the content type has not executed the call, and says why.
+// A server that does not take the content type has not executed the call, and says why. The code is
+// Unimplemented if the server says which content types it takes.
 func TestUnsupportedMediaType(t *testing.T) {
-	server := httptest.NewServer(std.HandlerFunc(func(w std.ResponseWriter, _ *std.Request) {
-		std.Error(w, "no codec for application/json\nmore", std.StatusUnsupportedMediaType)
-	}))
-	defer server.Close()
-	w := connect.Wire(&connect.Options{HTTP1: true})
-	c := yodel.NewClient(yodel.Static(w.Name()+"://"+server.Listener.Addr().String()), &yodel.ClientOptions{Wires: []yodel.Wire{w}})
-	defer c.Close()
-	err := c.Call(t.Context(), "test.Numbers.Double", new(1), new(int))
-	e, ok := errors.AsType[*yodel.Error](err)
-	if !ok || e.Code != yodel.Unimplemented || e.ID != "YDL2003" || !e.NotProcessed || !strings.HasSuffix(e.Message, "415 Unsupported Media Type: no codec for application/json") {
-		t.Errorf("got %v", err)
+	for takes, want := range map[string]yodel.Error{
+		"":                  {Code: yodel.Unknown},
+		"application/proto": {Code: yodel.Unimplemented, ID: "YDL2003"},
+	} {
+		server := httptest.NewServer(std.HandlerFunc(func(w std.ResponseWriter, _ *std.Request) {
+			if takes != "" {
+				w.Header().Set("Accept-Post", takes)
+			}
+			std.Error(w, "no codec for application/json\nmore", std.StatusUnsupportedMediaType)
+		}))
+		defer server.Close()
+		w := connect.Wire(&connect.Options{HTTP1: true})
+		c := yodel.NewClient(yodel.Static(w.Name()+"://"+server.Listener.Addr().String()), &yodel.ClientOptions{Wires: []yodel.Wire{w}})
+		defer c.Close()
+		err := c.Call(t.Context(), "test.Numbers.Double", new(1), new(int))
+		e, ok := errors.AsType[*yodel.Error](err)
+		if !ok || e.Code != want.Code || e.ID != want.ID || !e.NotProcessed || !strings.HasSuffix(e.Message, "415 Unsupported Media Type: no codec for application/json") {
+			t.Errorf("with Accept-Post %q: got %v", takes, err)
+		}
 	}
 }

@@ -39,6 +39,7 @@ func (x *exchange) serveConnect(k kind) {
 		return
 	}
 	if x.session.Codec(k.codec) == nil {
+		x.w.Header().Set("Accept-Post", "application/connect+json")
 		std.Error(x.w, "the server does not have the codec of "+x.r.Header.Get("Content-Type"), std.StatusUnsupportedMediaType)
 		return
 	}

@@ -133,7 +133,8 @@ func (x *exchange) readAll(from io.Reader) ([]byte, error) {
 const maxReason = 120
 
 // statusError returns the error for a status of HTTP. If the body is a text, the error has its
-// first line. A server that does not take the content type has not executed the call.
+// first line. A server that does not take the content type has not executed the call. If it says
+// which ones it takes, it does not have the codec. Otherwise the specifications ask for Unknown.
 func statusError(call *yodel.Call, response *http.Response, body []byte) *yodel.Error {
 	e := yodel.Errorf(httpwire.CodeOf(response.StatusCode), "%s: the server answered with HTTP status %.60s", call.Method, response.Status)
 	if httpwire.ContentType(response.Header.Get("Content-Type")) == "text/plain" {
@@ -143,7 +144,10 @@ func statusError(call *yodel.Call, response *http.Response, body []byte) *yodel.
 		}
 	}
 	if response.StatusCode == http.StatusUnsupportedMediaType {
-		e.Code, e.ID, e.NotProcessed = yodel.Unimplemented, "YDL2003", true
+		e.NotProcessed = true
+		if response.Header.Get("Accept-Post") != "" {
+			e.Code, e.ID = yodel.Unimplemented, "YDL2003"
+		}
 	}
 	return e
 }
