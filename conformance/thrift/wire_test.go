@@ -150,7 +150,7 @@ func TestMixedFleet(t *testing.T) {
 		<-ended
 	})
 	client := yodel.NewClient(yodel.Static("thrift://"+old, l.Addr().String()), &yodel.ClientOptions{
-		Codec: codec.Codec, Wires: []yodel.Wire{protocol.Wire(codec.Codec, nil)},
+		Codec: codec.Codec, Wires: []yodel.Wire{protocol.Wire(codec.Codec, &protocol.WireOptions{Service: "ThriftTest"})},
 	})
 	t.Cleanup(client.Close)
 	answered := make(map[int8]int)
