@@ -108,16 +108,20 @@ func TestJavaConsumer(t *testing.T) {
 const greeter = group + "/com.acme.Greeter:" + version
 
 // found waits until the registry has the server.
-func found(t *testing.T, r interface {
-	Service(name string) yodel.Resolver
-}, service, addr string) yodel.Instance {
+func found(t *testing.T, r finder, service, addr string) yodel.Instance {
+	t.Helper()
+	return foundWhere(t, r, service, addr, func(*yodel.Instance) bool { return true })
+}
+
+// foundWhere waits until the registry has the server, and what it has is as wanted.
+func foundWhere(t *testing.T, r finder, service, addr string, wanted func(in *yodel.Instance) bool) yodel.Instance {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var in yodel.Instance
 	err := r.Service(service).Watch(ctx, func(all []yodel.Instance) {
 		for _, one := range all {
-			if one.Addr == addr {
+			if one.Addr == addr && wanted(&one) {
 				in = one
 				cancel()
 			}
@@ -153,7 +157,8 @@ func javaProvider(t *testing.T, r finder, registry, mode string) {
 	_, port, _ := net.SplitHostPort(addr) // it is one of this host
 	realserver.Dubbo(t, "provider", registry, "dubbo", port, mode).Ready()
 	for _, name := range []string{"com.acme.Greeter", greeter} {
-		in := found(t, r, name, addr)
+		// Nacos may list an instance before it has the metadata of the application
+		in := foundWhere(t, r, name, addr, func(in *yodel.Instance) bool { return in.Metadata != nil })
 		if in.Metadata["application"] != "java-provider" || !slices.Equal(in.Protocols, []string{"dubbo"}) || in.Version != version || in.Group != group {
 			t.Errorf("%s: got %+v", name, in)
 		}
