@@ -333,7 +333,7 @@ func TestIdleConnections(t *testing.T) {
 		t.Errorf("a call beside them: %v", err)
 	}
 	t.Logf("a call beside them took %v", time.Since(began))
-	if limit := 8 << 10; each > limit && !raceEnabled {
+	if limit := 9 << 10; each > limit && !raceEnabled { // 6.0 to 6.7 KiB, and on a busy machine some garbage
 		t.Errorf("an idle connection costs %d bytes, more than %d", each, limit)
 	}
 }
