@@ -214,8 +214,11 @@ func (v *Served) enter(ctx context.Context, n int, wait bool) (where string) {
 // early returns why the call can no longer begin, or nil.
 func (v *Served) early() *Error {
 	in := &v.in
-	at := in.call.Deadline
-	switch err := in.handling.Err(); {
+	at, err := in.call.Deadline, in.handling.Err()
+	if err == nil && !in.call.OneWay {
+		err = in.session.ctx.Err() // a context that ends is done a moment before those made from it
+	}
+	switch {
 	case errors.Is(err, context.DeadlineExceeded), err == nil && !at.IsZero() && time.Until(at) <= 0:
 		return refusal("YDL1005", "%s: the deadline passed before the server could begin", in.call.Method)
 	case err != nil:
