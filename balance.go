@@ -49,7 +49,7 @@ func (a *Attempts) Avoids(ep *Endpoint) bool {
 			return true
 		}
 	case avoidOffline:
-		if ep.offline() && ep.client.cluster.connected.Load() > 0 {
+		if !ep.Connected() && ep.client.cluster.connected.Load() > 0 {
 			return true
 		}
 	case avoidNone:

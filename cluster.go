@@ -315,7 +315,7 @@ func (cl *cluster) pick(ctx context.Context, call *Call, wait bool) (*Endpoint, 
 		}
 	}
 	ep := set.pick(call)
-	if ep != nil && ep.offline() && call.pass < avoidTried && cl.connected.Load() > 0 {
+	if ep != nil && !ep.Connected() && call.pass < avoidTried && cl.connected.Load() > 0 {
 		ep = set.instead(call, ep)
 	}
 	if ep != nil {
@@ -360,7 +360,7 @@ func (s *endpointSet) instead(call *Call, ep *Endpoint) *Endpoint {
 	tried := call.tried
 	defer func() { call.tried = tried }()
 	for other := ep; other != nil && len(call.tried) < len(tried)+maxRepicks; other = s.pick(call) {
-		if !other.offline() {
+		if other.Connected() {
 			ep.demand(call)
 			return other
 		}

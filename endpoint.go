@@ -151,7 +151,7 @@ func (ep *Endpoint) ended() {
 }
 
 // Connected reports whether there is a connection.
-func (ep *Endpoint) Connected() bool { return len(*ep.conns.Load()) > 0 }
+func (ep *Endpoint) Connected() bool { return ep.status.Load()&offline == 0 }
 
 // unreachable reports whether there is no connection, and a call has failed since the last
 // connection because the transport could not connect.
@@ -161,9 +161,6 @@ func (ep *Endpoint) unreachable() bool { return ep.away.Load() && ep.told.Load()
 // for any reason, or if the connection was lost. An endpoint to which the client has not connected
 // yet is ready. Calls go there when it is connected, or when no endpoint is connected.
 func (ep *Endpoint) Ready() bool { return ep.status.Load()&^offline == 0 }
-
-// offline reports whether there is no connection.
-func (ep *Endpoint) offline() bool { return ep.status.Load()&offline != 0 }
 
 // SetReady sets whether the endpoint should receive calls, for the reason by. The endpoint is ready
 // unless at least one reason says that it is not. If no endpoint is ready, calls go to endpoints

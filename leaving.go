@@ -220,7 +220,7 @@ func (cl *cluster) probeLocked(now time.Time) {
 	var next time.Duration
 	for _, ep := range cl.listed {
 		if !ep.unlisted.Load() {
-			if ep.offline() && !ep.busy.Load() && cl.dials.Load() < readyAtOnce {
+			if !ep.Connected() && !ep.busy.Load() && cl.dials.Load() < readyAtOnce {
 				ep.dialQuietly()
 			}
 		} else if left := leaveTime - now.Sub(ep.left); left > 0 && (next == 0 || left < next) {

@@ -121,7 +121,7 @@ func (cl *cluster) hasten() {
 		if left == 0 {
 			return
 		}
-		if !ep.reached.Load() || !ep.offline() {
+		if !ep.reached.Load() || ep.Connected() {
 			continue
 		}
 		left--
@@ -231,11 +231,11 @@ func (cl *cluster) awaitAny(ctx context.Context, deadline time.Time, ep *Endpoin
 	case <-late:
 		return nil, ep.tooLate(mux.ErrDeadline) //nolint:contextcheck // it only makes an error
 	}
-	if ep.offline() && cl.connected.Load() > 0 {
+	if !ep.Connected() && cl.connected.Load() > 0 {
 		waited := (clock() - began).Round(time.Millisecond)
 		return nil, &dialError{err: refusal("YDL1103", "%s: no connection within %v, while another instance is connected", ep.Addr(), waited)}
 	}
-	if ep.offline() && s.first == ep {
+	if !ep.Connected() && s.first == ep {
 		return s.conn, nil
 	}
 	return nil, nil //nolint:nilnil // the caller continues by itself
