@@ -14,6 +14,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log"
@@ -54,10 +55,10 @@ func run(ctx context.Context) error {
 		Balancer: balance.Version("v2", balance.Smooth),
 	})
 	// endregion clients
-	if err := follow(ctx, customers, canary.addr, 1); err != nil {
+	if err := follow(ctx, customers, 1); err != nil {
 		return err
 	}
-	if err := follow(ctx, testers, canary.addr, 1); err != nil {
+	if err := follow(ctx, testers, 20); err != nil {
 		return err
 	}
 	if err := count(ctx, "5 % for the canary", customers); err != nil {
@@ -74,7 +75,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := follow(ctx, customers, canary.addr, 19); err != nil {
+	if err := follow(ctx, customers, 10); err != nil {
 		return err
 	}
 	if err := count(ctx, "50 % for the canary", customers); err != nil {
@@ -88,7 +89,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := follow(ctx, customers, canary.addr, 0); err != nil {
+	if err := follow(ctx, customers, 0); err != nil {
 		return err
 	}
 	if err := count(ctx, "rolled back", customers); err != nil {
@@ -128,48 +129,47 @@ func serve(ctx context.Context, r *registry.Registry, name string, weight int) (
 	return &instance{l.Addr().String(), func() error { cancel(); return <-served }}, nil
 }
 
-// follow waits until a client is connected to an instance and knows its weight; 0 waits until the
-// client does not use it any more.
-func follow(ctx context.Context, c *yodel.Client, addr string, weight int) error {
+// follow waits until the canary gets share of 20 calls, twice in a row. Before that, the client
+// learns of the instances and their weights, and connects; calls can fail meanwhile.
+func follow(ctx context.Context, c *yodel.Client, share int) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	again := time.NewTicker(time.Millisecond)
 	defer again.Stop()
-	for known(c, addr) != weight {
-		_, _ = version.Call(ctx, c, &struct{}{}) // clients connect to new instances when they have a call to make
+	for row := 0; row < 2; {
+		calls, err := versions(ctx, c, 20)
+		if err == nil && calls["v2"] == share {
+			row++
+			continue
+		}
+		row = 0
 		select {
 		case <-again.C:
 		case <-ctx.Done():
-			return fmt.Errorf("the client has not learned that %s has weight %d: %w", addr, weight, ctx.Err())
+			return fmt.Errorf("the canary gets %d of 20 calls, not %d: %w", calls["v2"], share, cmp.Or(err, ctx.Err()))
 		}
 	}
 	return nil
 }
 
-// known returns the weight of an instance that a client is connected to, once it is connected to
-// all; 0 if there is no such instance.
-func known(c *yodel.Client, addr string) int {
-	weight := 0
-	for _, ep := range c.Endpoints() {
-		if !ep.Connected() {
-			return -1
+// versions makes n calls, and returns how many went to each version.
+func versions(ctx context.Context, c *yodel.Client, n int) (map[string]int, error) {
+	calls := map[string]int{}
+	for range n {
+		name, err := version.Call(ctx, c, &struct{}{})
+		if err != nil {
+			return nil, err
 		}
-		if ep.Addr() == addr {
-			weight = ep.Instance().Weight
-		}
+		calls[*name]++
 	}
-	return weight
+	return calls, nil
 }
 
 // count makes 200 calls and prints how many went to each version.
 func count(ctx context.Context, what string, c *yodel.Client) error {
-	calls := map[string]int{}
-	for range 200 {
-		name, err := version.Call(ctx, c, &struct{}{})
-		if err != nil {
-			return err
-		}
-		calls[*name]++
+	calls, err := versions(ctx, c, 200)
+	if err != nil {
+		return err
 	}
 	fmt.Printf("%-22s v1 %d, v2 %d\n", what, calls["v1"], calls["v2"])
 	return nil
