@@ -182,8 +182,8 @@ func givesUp(next yodel.Handler) yodel.Handler {
 	}
 }
 
-// One of ten becomes bad: two seconds later it has less than a hundredth of the calls, unless
-// chance gave it too few calls to judge it. When it is well again it has its tenth.
+// One of ten becomes bad: two seconds later, or as soon as it had the calls that are its tenth of two
+// seconds, it has less than a hundredth of the calls. When it is well again it has its tenth.
 func TestOneOfTenIsBad(t *testing.T) {
 	balancers := map[string]yodel.Balancer{"round robin": yodel.RoundRobin, "random": balance.Random, "P2C": balance.P2C}
 	for _, rate := range []int{100, 300, 1000} {
@@ -209,13 +209,13 @@ func TestOneOfTenIsBad(t *testing.T) {
 						f := newFleet(t, 10, nil, o)
 						f.load(rate, 3*time.Second)
 						f.servers[3].becomes(bad)
-						within := 2 * time.Second
-						if rate == 100 && balancer == "random" { // chance may give it few calls in two seconds
-							within = 4 * time.Second
+						turns := f.servers[3].calls.Load() + int64(2*rate/10)
+						f.load(rate, 2*time.Second)
+						for f.ready() == 10 && f.servers[3].calls.Load() < turns { // chance has given it fewer
+							f.load(rate, 100*time.Millisecond)
 						}
-						f.load(rate, within)
 						if share := f.load(rate, 5*time.Second)[3]; share > 0.01 {
-							t.Errorf("after %v it has %.1f%% of the calls, want less than 1%%", within, 100*share)
+							t.Errorf("after 2 s it has %.1f%% of the calls, want less than 1%%", 100*share)
 						}
 						f.servers[3].becomes(nil)
 						f.load(rate, 12*time.Second)
