@@ -146,7 +146,7 @@ type Server struct {
 	opts        ServerOptions
 	limits      Limits
 	handler     Handler // the chain: middleware, then the method
-	plain       bool    // there are no middleware, Keys, or observers of all calls
+	plain       bool    // without middleware, Keys and observers of all calls
 	codecs      map[string]Codec
 	compressors map[string]Compressor
 	pool        *mux.Pool

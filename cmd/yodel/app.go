@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect/fleet"
 )
 
 // An app is one run of the program.
@@ -324,6 +325,19 @@ func (a *app) again(ctx context.Context, f func() error) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
+	}
+}
+
+// withFleet returns the RunE of a command that reads the fleet. With --watch, it runs run again and
+// again.
+func (a *app) withFleet(run func(ctx context.Context, f *fleet.Fleet, t *target, args []string) error) func(*cobra.Command, []string) error {
+	return func(c *cobra.Command, args []string) error {
+		f, t, done, err := a.fleet(c.Context())
+		if err != nil {
+			return err
+		}
+		defer done()
+		return a.again(c.Context(), func() error { return run(c.Context(), f, t, args) })
 	}
 }
 

@@ -25,14 +25,9 @@ func (a *app) describeCommand() *cobra.Command {
 		Long:    "A method is described by the server that has it: its types, its kind, an example of a call, and its callers in the last minute.",
 		Example: "  yodel describe shop.Cart/Add\n  yodel describe shop.Cart\n  yodel describe 127.0.0.1:8972",
 		Args:    cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			f, t, done, err := a.fleet(c.Context())
-			if err != nil {
-				return err
-			}
-			defer done()
-			return a.again(c.Context(), func() error { return a.describe(c.Context(), f, t, args[0]) })
-		},
+		RunE: a.withFleet(func(ctx context.Context, f *fleet.Fleet, t *target, args []string) error {
+			return a.describe(ctx, f, t, args[0])
+		}),
 		ValidArgsFunction: a.completeMethod,
 	}))
 }

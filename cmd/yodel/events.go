@@ -27,14 +27,9 @@ func (a *app) eventsCommand() *cobra.Command {
 			"100 changes of the rules of a service.",
 		Example: "  yodel events\n  yodel events shop.Pay --limit 5\n  yodel events -o ndjson",
 		Args:    cobra.MaximumNArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			f, t, done, err := a.fleet(c.Context())
-			if err != nil {
-				return err
-			}
-			defer done()
-			return a.again(c.Context(), func() error { return a.events(c.Context(), f, t, strings.Join(args, ""), limit) })
-		},
+		RunE: a.withFleet(func(ctx context.Context, f *fleet.Fleet, t *target, args []string) error {
+			return a.events(ctx, f, t, strings.Join(args, ""), limit)
+		}),
 		ValidArgsFunction: a.completeService,
 	}))
 	c.Flags().IntVar(&limit, "limit", 20, "list at most `N` events")

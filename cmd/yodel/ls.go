@@ -26,19 +26,12 @@ func (a *app) lsCommand() *cobra.Command {
 			"A server needs ServerOptions.Diagnostics to share them; without it they are shown as -.",
 		Example: "  yodel ls\n  yodel ls shop.Pay\n  yodel ls -o json\n  yodel ls --unhealthy --watch",
 		Args:    cobra.MaximumNArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			f, t, done, err := a.fleet(c.Context())
-			if err != nil {
-				return err
+		RunE: a.withFleet(func(ctx context.Context, f *fleet.Fleet, t *target, args []string) error {
+			if len(args) == 1 {
+				return a.lsService(ctx, f, t, args[0])
 			}
-			defer done()
-			return a.again(c.Context(), func() error {
-				if len(args) == 1 {
-					return a.lsService(c.Context(), f, t, args[0])
-				}
-				return a.lsServices(c.Context(), f, t, all, unhealthy)
-			})
-		},
+			return a.lsServices(ctx, f, t, all, unhealthy)
+		}),
 		ValidArgsFunction: a.completeService,
 	}))
 	c.Flags().BoolVarP(&all, "all", "a", false, "also show services without instances")

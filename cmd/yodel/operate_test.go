@@ -41,15 +41,15 @@ func steps() []step {
 		// Find the slow instance.
 		{line: "yodel ls shop.Cart", want: `{slow} .* up `},
 		{line: "yodel tap shop.Cart/Checkout --slower 5ms -n 3", want: `{slow} `, again: true, then: (*operated).slowIsSlow},
-		// Why did this call fail?
+		// Find out why a call failed.
 		{line: "yodel samples shop.Cart/Checkout --failed --limit 1", want: `internal: the card reader is unplugged`, again: true},
 		{line: "yodel samples shop.Pay --failed --limit 1", want: `^{failing}\n.*the card reader is unplugged`, again: true},
 		{line: "yodel ls shop.Pay", want: `{failing} .* b `},
-		// Drain one.
+		// Drain an instance.
 		{line: "yodel drain shop.Pay {failing}", want: `{failing} is idle\n$`, then: func(o *operated) bool { return o.quiet("shop.Pay", "{failing}") }},
 		{line: "yodel ls shop.Pay", want: `{failing} .* inactive .* an operator has disabled it`, again: true},
 		{line: "yodel enable shop.Pay {failing}", want: `inactive → no setting`, then: func(o *operated) bool { return !o.quiet("shop.Pay", "{failing}") }},
-		// Canary 10 %.
+		// Send 10 % of the calls to a canary.
 		{
 			line: "yodel rule canary shop.Cart --to v1.1.0 --percent 10 --id try --expires 2h --reason 'CHG-88: try v1.1'",
 			want: `revision 1: Send 10 % of the calls`, then: func(o *operated) bool { s := o.share("v1.1.0"); return s > 0 && s < 0.25 },
@@ -73,10 +73,10 @@ func steps() []step {
 		{line: "yodel enable shop.Stock {stock}", want: `inactive → no setting`},
 		{line: "yodel rule rm shop.Stock mock --reason 'Stock is back'", want: `did remove rule mock`},
 		{line: `yodel call shop.Cart/Add '{"sku":"tea","qty":2}'`, want: `^{"total": \d+, `, again: true, then: func(o *operated) bool { return !o.quiet("shop.Stock", "{stock}") }},
-		// Who calls this method?
+		// Find out who calls a method.
 		{line: "yodel describe shop.Stock/Reserve", want: `Callers +shop.Cart +\d+\.\d calls/s`, again: true},
 		{line: "yodel tap shop.Stock/Reserve -n 2", want: `shop.Cart +→ shop.Stock/Reserve`},
-		// What changed at 14:02?
+		// Find out what changed at 14:02.
 		{line: "yodel events --limit 12", want: `rule +shop.Stock/mock +ann +remove: Stock is back \(revision 2\)[^$]*instance down +{stock}`},
 		{line: "yodel rule history shop.Cart -v", want: `2 .* put web by ann: CHG-89[^$]*1 .* put try by ann: CHG-88`},
 		// Roll back.

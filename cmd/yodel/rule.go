@@ -642,21 +642,16 @@ func (a *app) ruleExplain() *cobra.Command {
 	return command(reads, &cobra.Command{
 		Use: "explain SERVICE [ID]", Short: "Say in words what the rules of a service do, and what they would do to the traffic", Args: cobra.RangeArgs(1, 2),
 		ValidArgsFunction: a.completeService,
-		RunE: func(c *cobra.Command, args []string) error {
-			f, t, done, err := a.fleet(c.Context())
-			if err != nil {
-				return err
-			}
-			defer done()
+		RunE: a.withFleet(func(ctx context.Context, f *fleet.Fleet, t *target, args []string) error {
 			book, err := t.book()
 			if err != nil {
 				return err
 			}
-			list, err := book.List(c.Context(), args[0])
+			list, err := book.List(ctx, args[0])
 			if err != nil {
 				return faultf(exitUnreachable, "%v", err)
 			}
-			view, err := f.Read(c.Context(), args[0])
+			view, err := f.Read(ctx, args[0])
 			if err != nil {
 				return t.unreachable(err)
 			}
@@ -694,6 +689,6 @@ func (a *app) ruleExplain() *cobra.Command {
 				}
 				return ids
 			})
-		},
+		}),
 	})
 }

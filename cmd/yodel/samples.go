@@ -26,14 +26,9 @@ func (a *app) samplesCommand() *cobra.Command {
 			"records if ServerOptions.Diagnostics is set.",
 		Example: "  yodel samples shop.Pay --failed\n  yodel samples shop.Pay/Charge --slow --limit 3",
 		Args:    cobra.MaximumNArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			f, t, done, err := a.fleet(c.Context())
-			if err != nil {
-				return err
-			}
-			defer done()
-			return a.again(c.Context(), func() error { return a.samples(c.Context(), f, t, args, q) })
-		},
+		RunE: a.withFleet(func(ctx context.Context, f *fleet.Fleet, t *target, args []string) error {
+			return a.samples(ctx, f, t, args, q)
+		}),
 		ValidArgsFunction: a.completeMethod,
 	}))
 	c.Flags().BoolVar(&q.Failed, "failed", false, "show only failed calls")

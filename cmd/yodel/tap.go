@@ -26,14 +26,9 @@ func (a *app) tapCommand() *cobra.Command {
 			"ServerOptions.Diagnostics is set. Requests and replies are not shown.",
 		Example: "  yodel tap shop.Pay --failed\n  yodel tap --slower 100ms -o ndjson",
 		Args:    cobra.MaximumNArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			f, t, done, err := a.fleet(c.Context())
-			if err != nil {
-				return err
-			}
-			defer done()
-			return a.tap(c.Context(), f, t, args, q, count)
-		},
+		RunE: a.withFleet(func(ctx context.Context, f *fleet.Fleet, t *target, args []string) error {
+			return a.tap(ctx, f, t, args, q, count)
+		}),
 		ValidArgsFunction: a.completeMethod,
 	})
 	f := c.Flags()

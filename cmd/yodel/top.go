@@ -27,21 +27,16 @@ func (a *app) topCommand() *cobra.Command {
 			"Without a terminal, it prints a table each second until Ctrl-C, or --count tables.",
 		Example: "  yodel top\n  yodel top shop.Pay --by instances",
 		Args:    cobra.MaximumNArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			f, t, done, err := a.fleet(c.Context())
-			if err != nil {
-				return err
-			}
-			defer done()
+		RunE: a.withFleet(func(ctx context.Context, f *fleet.Fleet, t *target, args []string) error {
 			if !slices.Contains([]string{"services", "methods", "instances"}, by) {
 				return faultf(exitUsage, "--by is services, methods or instances")
 			}
-			m := &topModel{ctx: c.Context(), fleet: f, target: t, services: args, by: by, order: "worst", every: a.o.every}
+			m := &topModel{ctx: ctx, fleet: f, target: t, services: args, by: by, order: "worst", every: a.o.every}
 			if a.outTTY && a.inTTY && a.o.output == "table" {
 				return m.runOnTerminal(a)
 			}
-			return a.topPlain(c.Context(), m, count)
-		},
+			return a.topPlain(ctx, m, count)
+		}),
 		ValidArgsFunction: a.completeService,
 	})
 	c.Flags().DurationVar(&a.o.every, "every", time.Second, "the interval between two reads")
