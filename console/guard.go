@@ -102,8 +102,9 @@ func find(list []ticket, token string) int {
 // to the audit log: the others would fill it.
 var errBadLogin, errLoudBadLogin = errors.New("bad login"), errors.New("first bad login of a minute")
 
-// enter exchanges a one-time token for a session. If there were too many bad logins, wait says when
-// to try again.
+// enter exchanges a one-time token for a session. If there were too many bad logins, a wrong token
+// gets a wait, which says when to try again. A right one enters even then, so that nobody can keep
+// others out: tokens are far too long to be guessed.
 func (d *doors) enter(token string, from netip.Addr) (session string, user User, wait time.Duration, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -112,11 +113,11 @@ func (d *doors) enter(token string, from netip.Addr) (session string, user User,
 		clear(d.bad)
 		d.badAll, d.badUntil = 0, now.Add(badSpan)
 	}
-	if d.bad[from] >= maxBad || d.badAll >= maxBadAll {
-		return "", User{}, d.badUntil.Sub(now), errBadLogin
-	}
 	i := find(d.links, token)
 	if i < 0 {
+		if d.bad[from] >= maxBad || d.badAll >= maxBadAll {
+			return "", User{}, d.badUntil.Sub(now), errBadLogin
+		}
 		d.bad[from]++ // at most maxBadAll addresses
 		if d.badAll++; d.badAll == 1 {
 			return "", User{}, 0, errLoudBadLogin
