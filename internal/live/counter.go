@@ -32,24 +32,26 @@ func bucketEnd(i int) time.Duration { return stats.BucketEnd(i + firstBucket) }
 // concurrently.
 type Counter struct{ *counts }
 
-// counts has the calls of a series since the last step.
+// counts has the calls of a series since the last step. A call takes two atomic additions: one when
+// it begins, and one when it ends.
 type counts struct {
-	pulse  stats.Pulse
-	last   atomic.Uint32 // the bucket of the last timed call
-	values [values]atomic.Uint32
+	begun   atomic.Uint64 // calls that have begun, ever
+	untimed atomic.Uint32 // calls that have succeeded and were not timed, since the last timed one
+	last    atomic.Uint32 // the bucket of the last timed call
+	values  [values]atomic.Uint32
+	ended   uint64 // calls that have ended before this step; guarded by Recorder.mu
 }
 
 // Begin counts a call that begins.
-func (c *counts) Begin() { c.pulse.Begin() }
+func (c *counts) Begin() { c.begun.Add(1) }
 
 // End counts a call that has ended. Took is mux.Untimed if the call was not timed, and code is 0 if
 // it succeeded. An untimed call counts in the bucket of the next timed one.
 func (c *counts) End(took time.Duration, code int) {
 	if took == mux.Untimed && code == 0 {
-		c.pulse.EndUntimed()
+		c.untimed.Add(1)
 		return
 	}
-	c.pulse.End()
 	if code != 0 {
 		c.values[buckets-1+min(code, stats.Codes-1)].Add(1)
 	}
@@ -60,21 +62,40 @@ func (c *counts) End(took time.Duration, code int) {
 			c.last.Store(b)
 		}
 	}
-	c.values[bucket].Add(1 + uint32(c.pulse.Take())) //nolint:gosec // calls of one step
+	c.values[bucket].Add(1 + c.takeUntimed())
+}
+
+// takeUntimed removes the untimed calls, and returns how many they were.
+func (c *counts) takeUntimed() uint32 {
+	if c.untimed.Load() == 0 {
+		return 0
+	}
+	return c.untimed.Swap(0)
+}
+
+// inflightLocked returns how many calls have begun and not ended. While calls end, it can be a few
+// too large.
+func (c *counts) inflightLocked() int64 {
+	ended := c.ended + uint64(c.untimed.Load())
+	for i := range buckets {
+		ended += uint64(c.values[i].Load())
+	}
+	return int64(c.begun.Load() - ended) //nolint:gosec // few
 }
 
 // A Step has the numbers of one step of a series.
 type Step [values]uint64
 
-// read adds the counts to to, and reports whether there were any. If take is set, the counts begin
-// at zero again.
-func (c *counts) read(to *Step, take bool) (some bool) {
-	untimed := c.pulse.Untimed()
+// readLocked adds the counts to to, and reports whether there were any. If take is set, the counts
+// begin at zero again.
+func (c *counts) readLocked(to *Step, take bool) (some bool) {
+	untimed := c.untimed.Load()
 	if take {
-		untimed = c.pulse.Take()
+		untimed = c.takeUntimed()
+		c.ended += uint64(untimed)
 	}
 	if untimed > 0 {
-		to[c.last.Load()] += untimed
+		to[c.last.Load()] += uint64(untimed)
 		some = true
 	}
 	for i := range c.values {
@@ -84,6 +105,9 @@ func (c *counts) read(to *Step, take bool) (some bool) {
 		}
 		if take {
 			n = c.values[i].Swap(0)
+			if i < buckets {
+				c.ended += uint64(n)
+			}
 		}
 		to[i] += uint64(n)
 		some = true

@@ -38,7 +38,7 @@ func (r *Recorder) Read(now time.Time, x *Reader) (left int) {
 		if s == nil || s.counts == nil {
 			continue
 		}
-		if n := s.counts.pulse.Inflight(); n > 0 {
+		if n := s.counts.inflightLocked(); n > 0 {
 			x.Inflight(s.key, n)
 		}
 	}

@@ -179,7 +179,7 @@ func (r *Recorder) Totals(side string) map[Key]Totals {
 		t := s.totals
 		if s.counts != nil {
 			var now Step
-			s.counts.read(&now, false)
+			s.counts.readLocked(&now, false)
 			t.add(&now)
 		}
 		all[s.key] = t
@@ -260,7 +260,7 @@ func (r *Recorder) collectLocked(dst []byte, take bool) (records []byte, left in
 			continue
 		}
 		var now Step
-		if !s.counts.read(&now, take) {
+		if !s.counts.readLocked(&now, take) {
 			continue
 		}
 		s.active = r.second
@@ -309,7 +309,7 @@ func (r *Recorder) releaseLocked() {
 		case s == nil:
 		case s.counts != nil && s.user.Value() == nil:
 			var rest Step
-			if s.counts.read(&rest, false) { // they are recorded at the end of the second
+			if s.counts.readLocked(&rest, false) { // they are recorded at the end of the second
 				continue
 			}
 			s.counts = nil

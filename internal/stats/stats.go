@@ -21,7 +21,7 @@ const Codes = int(catalogue.Unauthenticated) + 1
 // A Method counts the calls of a method, and learns whether they are short. The zero value has
 // counted no calls. A Method may be used concurrently.
 type Method struct {
-	pulse    Pulse
+	pulse    pulse
 	Received atomic.Uint64 // messages on streams
 	Sent     atomic.Uint64 // likewise
 	Bytes    Pair          // received and sent, if the owner counts them
@@ -33,10 +33,10 @@ type Method struct {
 	short    atomic.Bool
 }
 
-// A Pulse counts calls in flight, and calls that have succeeded without being timed. Most short
+// A pulse counts calls in flight, and calls that have succeeded without being timed. Most short
 // calls are not timed. Counting such a call takes two atomic instructions: Begin adds it to the
 // calls in flight, and EndUntimed moves it to the untimed calls.
-type Pulse struct {
+type pulse struct {
 	n atomic.Uint64 // low bits: calls in flight; from untimedOne: untimed calls since the last Take
 }
 
@@ -46,22 +46,22 @@ const (
 )
 
 // Begin counts a call that begins.
-func (p *Pulse) Begin() { p.n.Add(1) }
+func (p *pulse) Begin() { p.n.Add(1) }
 
 // End counts a call that has ended.
-func (p *Pulse) End() { p.n.Add(^uint64(0)) }
+func (p *pulse) End() { p.n.Add(^uint64(0)) }
 
 // EndUntimed counts a call that has succeeded and was not timed.
-func (p *Pulse) EndUntimed() { p.n.Add(untimedOne - 1) }
+func (p *pulse) EndUntimed() { p.n.Add(untimedOne - 1) }
 
 // Inflight returns how many calls have begun and not ended.
-func (p *Pulse) Inflight() int64 { return int64(p.n.Load() & inflight32) }
+func (p *pulse) Inflight() int64 { return int64(p.n.Load() & inflight32) }
 
 // Untimed returns the number of untimed calls since the last Take.
-func (p *Pulse) Untimed() uint64 { return p.n.Load() / untimedOne }
+func (p *pulse) Untimed() uint64 { return p.n.Load() / untimedOne }
 
 // Take removes the untimed calls, and returns how many they were.
-func (p *Pulse) Take() (calls uint64) {
+func (p *pulse) Take() (calls uint64) {
 	for {
 		n := p.n.Load()
 		if calls = n / untimedOne; calls == 0 {
