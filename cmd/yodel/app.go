@@ -209,9 +209,12 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(
 		a.lsCommand(), a.describeCommand(), a.callCommand(), a.explainCommand(), a.samplesCommand(), a.eventsCommand(),
 		a.devCommand(), a.drainCommand(), a.weightCommand(), a.disableCommand(), a.enableCommand(), a.doctorCommand(), a.topCommand(), a.tapCommand(),
-		a.benchCommand(), a.drainTestCommand(), a.ruleCommand(), a.ctxCommand(), a.completionCommand(), a.versionCommand(),
+		a.benchCommand(), a.drainTestCommand(), a.ruleCommand(), a.ctxCommand(), a.completionCommand(), a.cheatCommand(), a.versionCommand(),
 	)
 	root.SetHelpCommand(a.helpCommand())
+	// The examples come before the usage.
+	const there = "{{if .HasExample}}\n\nExamples:\n{{.Example}}{{end}}"
+	root.SetUsageTemplate("{{if .HasExample}}Examples:\n{{.Example}}\n\n{{end}}" + strings.Replace(root.UsageTemplate(), there, "", 1))
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error { return a.checkOptions(c) }
 	for _, c := range root.Commands() {
 		slices.Sort(c.Aliases)
@@ -308,13 +311,16 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// again runs f once, or with --watch again and again until ctx ends.
+// again runs f once, or with --watch again and again until ctx ends. A check that fails does not end
+// a watch.
 func (a *app) again(ctx context.Context, f func() error) error {
 	for {
 		if a.o.watch && a.outTTY {
 			a.printf("\x1b[H\x1b[2J")
 		}
-		if err := f(); err != nil || !a.o.watch {
+		err := f()
+		failed, _ := errors.AsType[*fault](err)
+		if check := failed != nil && failed.code == exitCheck; !a.o.watch || err != nil && !check {
 			return err
 		}
 		if !a.outTTY && a.o.output == "table" {

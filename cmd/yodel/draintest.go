@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -31,6 +32,7 @@ type drainOptions struct {
 	rounds  int
 	allow   int
 	settle  time.Duration
+	dryRun  bool
 	yes     bool
 }
 
@@ -61,6 +63,7 @@ func (a *app) drainTestCommand() *cobra.Command {
 	f.IntVar(&o.rounds, "rounds", 1, "restart the whole service `N` times")
 	f.IntVar(&o.allow, "allow", 0, "`N` failed calls are allowed")
 	f.DurationVar(&o.settle, "settle", 30*time.Second, "how long an instance may take to return")
+	f.BoolVar(&o.dryRun, "dry-run", false, "say what would be restarted and how, and do nothing")
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask for a confirmation in a guarded context")
 	return c
 }
@@ -87,6 +90,9 @@ func (a *app) drainTest(ctx context.Context, name, body string, o *drainOptions)
 		return faultf(exitUsage, "drain-test needs a registry, because restarted instances have to be found")
 	}
 	service, _, _ := split(name)
+	if o.dryRun {
+		return a.planDrain(ctx, f, t, service, o)
+	}
 	if err := a.confirm(t, o.yes, service); err != nil {
 		return err
 	}
@@ -147,13 +153,7 @@ func (a *app) rollAll(ctx context.Context, f *fleet.Fleet, t *target, service st
 		if s.Up < 2 {
 			a.sayf("warning: %s has %s, so a restart loses calls\n", service, plural(s.Up, "instance"))
 		}
-		var addrs []string
-		for _, in := range s.Instances {
-			if in.Gets() {
-				addrs = append(addrs, in.Addr)
-			}
-		}
-		for _, addr := range addrs {
+		for _, addr := range serving(s) {
 			a.sayf("%s  %s\n", time.Now().Format(time.TimeOnly), addr)
 			if o.restart != "" {
 				err = a.restart(ctx, f, s, addr, o)
@@ -169,11 +169,54 @@ func (a *app) rollAll(ctx context.Context, f *fleet.Fleet, t *target, service st
 	return restarts, nil
 }
 
+// serving returns the addresses of the instances that get calls.
+func serving(s *fleet.Service) (addrs []string) {
+	for _, in := range s.Instances {
+		if in.Gets() {
+			addrs = append(addrs, in.Addr)
+		}
+	}
+	return addrs
+}
+
+// planDrain says what a drain-test would do to each instance.
+func (a *app) planDrain(ctx context.Context, f *fleet.Fleet, t *target, service string, o *drainOptions) error {
+	s, err := a.service(ctx, f, t, service)
+	if err != nil {
+		return err
+	}
+	for _, addr := range serving(s) {
+		how := "drain it by an operator's setting, and enable it again"
+		if o.restart != "" {
+			if how, err = restartLine(o.restart, addr); err != nil {
+				return err
+			}
+		}
+		a.printf("%s@%s: %s\n", service, addr, how)
+	}
+	a.printf("%s, %s (dry run, nothing was called or restarted)\n", plural(len(serving(s)), "instance"), plural(max(o.rounds, 1), "round"))
+	return nil
+}
+
+var plainAddress = regexp.MustCompile(`^[][a-zA-Z0-9.:/_-]+$`)
+
+// restartLine returns the user's command for an instance. The address comes from the registry, so
+// it must have no character with a meaning for the shell.
+func restartLine(command, addr string) (string, error) {
+	if !plainAddress.MatchString(addr) {
+		return "", faultf(exitCheck, "the address %q cannot stand in a command of the shell", addr)
+	}
+	host, port, _ := net.SplitHostPort(addr) // a path has none
+	return strings.NewReplacer("{addr}", addr, "{host}", host, "{port}", port).Replace(command), nil
+}
+
 // restart runs the user's command for an instance, and waits until the service has as many
 // instances as before and one that was started after the command.
 func (a *app) restart(ctx context.Context, f *fleet.Fleet, s *fleet.Service, addr string, o *drainOptions) error {
-	host, port, _ := net.SplitHostPort(addr)
-	line := strings.NewReplacer("{addr}", addr, "{host}", host, "{port}", port).Replace(o.restart)
+	line, err := restartLine(o.restart, addr)
+	if err != nil {
+		return err
+	}
 	shell := []string{"sh", "-c"}
 	if runtime.GOOS == "windows" {
 		shell = []string{"cmd", "/c"}

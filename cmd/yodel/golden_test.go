@@ -249,6 +249,15 @@ func TestDrainTest(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.out), &out); err != nil || r.code != exitOK || out.Restarts != 2 || out.Lost != 0 || out.Calls == 0 {
 		t.Errorf("exit code %d, %+v, %v\n%s", r.code, out, err, r.err)
 	}
+	if r := run(t, folder, "drain-test", "shop.Cart/Get", "--dry-run", "--rounds", "3", "--restart", "restart {port} {addr}"); r.code != exitOK ||
+		!regexp.MustCompile(`^(shop.Cart@127\.0\.0\.1:(\d+): restart \d+ 127\.0\.0\.1:\d+\n){2}2 instances, 3 rounds \(dry run, .*\)\n$`).MatchString(r.out) {
+		t.Errorf("a dry run: exit code %d, %s%s", r.code, r.out, r.err)
+	}
+	for addr, fine := range map[string]bool{"[::1]:80": true, "/run/shop.sock": true, "a-b.example:80": true, "a:80;reboot": false, "$(reboot):80": false, "a b:80": false, "": false} {
+		if line, err := restartLine("restart {addr}", addr); (err == nil) != fine {
+			t.Errorf("the command for %q is %q, %v", addr, line, err)
+		}
+	}
 	if r := run(t, folder, "drain-test", "shop.Cart/Get", "--rate", "50", "--restart", "exit 7"); r.code != exitFailed || !strings.Contains(r.err, "exit status 7") {
 		t.Errorf("a command that fails: exit code %d, %s", r.code, r.err)
 	}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -88,4 +89,54 @@ func topicOf(c *cobra.Command) helpTopic {
 		}
 	}
 	return t
+}
+
+// cheatCommand prints the examples of all commands.
+func (a *app) cheatCommand() *cobra.Command {
+	return command(local, &cobra.Command{
+		Use:   "cheat [COMMAND…]",
+		Short: "Print examples of all commands, or of one",
+		RunE: func(c *cobra.Command, args []string) error {
+			of, rest, err := c.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return unknownCommand(c.Root(), strings.Join(args, " "))
+			}
+			sheet := sheetOf(of)
+			var b strings.Builder
+			for _, of := range sheet {
+				fmt.Fprintf(&b, "# %s\n%s\n\n", of.Short, strings.Join(of.Lines, "\n"))
+			}
+			return a.show(sheet, text(strings.TrimSuffix(b.String(), "\n")), func() (lines []string) {
+				for _, of := range sheet {
+					lines = append(lines, of.Lines...)
+				}
+				return lines
+			})
+		},
+		Example: "  yodel cheat\n  yodel cheat rule",
+		Args:    cobra.ArbitraryArgs,
+	})
+}
+
+// examples is the examples of a command, a line each.
+type examples struct {
+	Name  string   `json:"name"`
+	Short string   `json:"short"`
+	Lines []string `json:"lines"`
+}
+
+// sheetOf returns the examples of a command and of those below it.
+func sheetOf(c *cobra.Command) (sheet []examples) {
+	if c.Example != "" {
+		sheet = []examples{{Name: c.CommandPath(), Short: c.Short}}
+		for line := range strings.Lines(c.Example) {
+			sheet[0].Lines = append(sheet[0].Lines, strings.TrimSpace(line))
+		}
+	}
+	for _, sub := range c.Commands() {
+		if !sub.Hidden && sub.Name() != "cheat" {
+			sheet = append(sheet, sheetOf(sub)...)
+		}
+	}
+	return sheet
 }

@@ -12,6 +12,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
+	"io"
 	"math/big"
 	"net"
 	"os"
@@ -19,6 +20,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/transport/tls"
@@ -87,6 +90,76 @@ func TestProgramsCanRead(t *testing.T) {
 	var tree helpTopic
 	if err := json.Unmarshal([]byte(run(t, folder, "help", "--json").out), &tree); err != nil || len(tree.Commands) < 20 || len(tree.Flags) < 10 {
 		t.Errorf("help --json has %d commands and %d flags, %v", len(tree.Commands), len(tree.Flags), err)
+	}
+}
+
+// TestWatch runs each command that has --watch until it has printed twice.
+func TestWatch(t *testing.T) {
+	folder := startShop(t)
+	if r := run(t, folder, "rule", "disable", "shop.Stock", "--method", "None", "--id", "x", "--reason", "a test"); r.code != exitOK {
+		t.Fatal(r.err)
+	}
+	objects := map[string]string{"describe": "shop.Cart", "rule get": "shop.Stock x", "rule history": "shop.Stock", "rule explain": "shop.Stock"}
+	watched := 0
+	var each func(c *cobra.Command)
+	each = func(c *cobra.Command) {
+		for _, sub := range c.Commands() {
+			each(sub)
+		}
+		name := strings.TrimPrefix(c.CommandPath(), "yodel ")
+		if c.Annotations["tag"] != reads || name == "tap" || name == "top" { // which go on by themselves
+			return
+		}
+		watched++
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		out := &twice{done: cancel}
+		a := &app{in: strings.NewReader(""), out: out, err: io.Discard, env: func(name string) string { return map[string]string{"YODEL_REGISTRY": "file:" + folder}[name] }}
+		if code := a.run(ctx, append(strings.Fields(name+" "+objects[name]), "--watch", "--every", "10ms", "-o", "yaml")); code != exitInterrupted || out.writes < 2 {
+			t.Errorf("yodel %s --watch printed %d times, exit code %d", name, out.writes, code)
+		}
+	}
+	each(new(app).root())
+	if watched < 9 {
+		t.Errorf("only %d commands read", watched)
+	}
+}
+
+// twice is an output that calls done when it is written to for the second time.
+type twice struct {
+	writes int
+	done   func()
+}
+
+func (w *twice) Write(b []byte) (int, error) {
+	if w.writes++; w.writes == 2 {
+		w.done()
+	}
+	return len(b), nil
+}
+
+// TestCheat prints the examples of all commands, which the help of each has before its usage.
+func TestCheat(t *testing.T) {
+	folder := startShop(t)
+	sheet := run(t, folder, "cheat")
+	var count func(c *cobra.Command)
+	count = func(c *cobra.Command) {
+		for line := range strings.Lines(c.Example) {
+			if c.Name() != "cheat" && !strings.Contains(sheet.out, strings.TrimSpace(line)) {
+				t.Errorf("yodel cheat lacks %q", line)
+			}
+		}
+		for _, sub := range c.Commands() {
+			count(sub)
+		}
+	}
+	count(new(app).root())
+	if r := run(t, folder, "cheat", "rule", "limit", "-o", "name"); strings.Count(r.out, "\n") != 1 || !strings.Contains(r.out, "yodel rule limit") {
+		t.Errorf("yodel cheat rule limit: %s%s", r.out, r.err)
+	}
+	help := run(t, folder, "help", "bench").out
+	if examples, usage := strings.Index(help, "yodel bench shop.Cart/Get -c"), strings.Index(help, "Usage:"); examples < 0 || usage < examples || strings.Count(help, "-c 50 -d 10s") != 1 {
+		t.Errorf("the help does not begin with examples:\n%s", help)
 	}
 }
 

@@ -418,7 +418,7 @@ func (a *app) ruleLs() *cobra.Command {
 		Use: "ls [SERVICE]", Short: "List rules", Args: cobra.MaximumNArgs(1), ValidArgsFunction: a.completeService,
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.withBook(c.Context(), func(ctx context.Context, _ *target, book *rules.Book) error {
-				return a.again(ctx, func() error { return a.listRules(ctx, book, strings.Join(args, ""), all) })
+				return a.listRules(ctx, book, strings.Join(args, ""), all)
 			})
 		},
 	}))
@@ -426,7 +426,7 @@ func (a *app) ruleLs() *cobra.Command {
 	return c
 }
 
-// withBook opens the rules for a command.
+// withBook opens the rules for a command. With --watch, it runs f again and again.
 func (a *app) withBook(ctx context.Context, f func(ctx context.Context, t *target, book *rules.Book) error) error {
 	t, err := a.openTarget(ctx)
 	if err != nil {
@@ -437,7 +437,7 @@ func (a *app) withBook(ctx context.Context, f func(ctx context.Context, t *targe
 	if err != nil {
 		return err
 	}
-	return f(ctx, t, book)
+	return a.again(ctx, func() error { return f(ctx, t, book) })
 }
 
 func (a *app) listRules(ctx context.Context, book *rules.Book, service string, all bool) error {
@@ -481,7 +481,7 @@ func (a *app) listRules(ctx context.Context, book *rules.Book, service string, a
 }
 
 func (a *app) ruleGet() *cobra.Command {
-	return command(reads, &cobra.Command{
+	return a.watchable(command(reads, &cobra.Command{
 		Use: "get SERVICE ID", Short: "Print a rule as JSON", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeService,
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.withBook(c.Context(), func(ctx context.Context, _ *target, book *rules.Book) error {
@@ -507,7 +507,7 @@ func (a *app) ruleGet() *cobra.Command {
 				return f.with("rules", "yodel rule ls %s", args[0])
 			})
 		},
-	})
+	}))
 }
 
 func (a *app) ruleSet() *cobra.Command {
@@ -639,7 +639,7 @@ func (a *app) ruleHistory() *cobra.Command {
 }
 
 func (a *app) ruleExplain() *cobra.Command {
-	return command(reads, &cobra.Command{
+	return a.watchable(command(reads, &cobra.Command{
 		Use: "explain SERVICE [ID]", Short: "Say in words what the rules of a service do, and what they would do to the traffic", Args: cobra.RangeArgs(1, 2),
 		ValidArgsFunction: a.completeService,
 		RunE: a.withFleet(func(ctx context.Context, f *fleet.Fleet, t *target, args []string) error {
@@ -690,5 +690,5 @@ func (a *app) ruleExplain() *cobra.Command {
 				return ids
 			})
 		}),
-	})
+	}))
 }
