@@ -311,8 +311,8 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// again runs f once, or with --watch again and again until ctx ends. A check that fails does not end
-// a watch.
+// again runs f once, or with --watch again and again until ctx ends. A check that fails does not
+// end a watch.
 func (a *app) again(ctx context.Context, f func() error) error {
 	for {
 		if a.o.watch && a.outTTY {

@@ -172,8 +172,8 @@ func stats(collect bool) Stats {
 		Lines: logLines.Load(), LineBytes: logBytes.Load(), CPU: processorTime(),
 	}
 	if collect {
-		// What the victim allocates while the collector marks counts as live. A low GOGC bounds that
-		// to a few percent of the heap, where the default of 100 allows as much again.
+		// What the victim allocates while the collector marks counts as live. A low GOGC bounds
+		// that to a few percent of the heap, where the default of 100 allows as much again.
 		defer debug.SetGCPercent(debug.SetGCPercent(5))
 		runtime.GC()
 		runtime.GC() // what was in a sync.Pool survives the first one

@@ -294,7 +294,8 @@ func storm(t *testing.T, c *yodel.Client, first, n int, victim *child) outcome {
 }
 
 // TestIdleConnections measures what connections cost that do nothing, without garbage. With the
-// usual share of garbage the same program takes 7.2 to 8.2 KiB for each, by when the collector runs.
+// usual share of garbage the same program takes 7.2 to 8.2 KiB for each, by when the collector
+// runs.
 func TestIdleConnections(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("reads /proc")

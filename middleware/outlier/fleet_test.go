@@ -182,8 +182,8 @@ func givesUp(next yodel.Handler) yodel.Handler {
 	}
 }
 
-// One of ten becomes bad: two seconds later, or as soon as it had the calls that are its tenth of two
-// seconds, it has less than a hundredth of the calls. When it is well again it has its tenth.
+// One of ten becomes bad: two seconds later, or as soon as it had the calls that are its tenth of
+// two seconds, it has less than a hundredth of the calls. When it is well again it has its tenth.
 func TestOneOfTenIsBad(t *testing.T) {
 	balancers := map[string]yodel.Balancer{"round robin": yodel.RoundRobin, "random": balance.Random, "P2C": balance.P2C}
 	for _, rate := range []int{100, 300, 1000} {
