@@ -296,8 +296,14 @@ func (cl *cluster) close() {
 // pick returns the endpoint for the next attempt. If wait is set, it waits for the first set of
 // instances.
 func (cl *cluster) pick(ctx context.Context, call *Call, wait bool) (*Endpoint, error) {
-	if call.Endpoint != nil && call.pinned() {
-		return call.Endpoint, nil
+	if ep := call.Endpoint; ep != nil && call.pinned() {
+		if ep.wrapped.Load() {
+			return ep, nil
+		}
+		if !wait {
+			return nil, errNotYet
+		}
+		return ep, ep.client.cluster.await(ctx, call, ep.wrapped.Load)
 	}
 	set := cl.set.Load()
 	if set == nil {

@@ -20,7 +20,8 @@ type Endpoint struct {
 	wire     Wire    // nil for yodel's own protocol; does not change
 	protocol string  // its name; does not change
 	handler  Handler // makes an attempt on a connection; once wrapped, with endpoint middleware
-	wrapped  bool    // set before the endpoint is in a set, like handler
+	// wrapped is set after handler is wrapped, before the endpoint is in a set.
+	wrapped  atomic.Bool
 	inflight inflight
 	// unconnected counts the calls that found no connection
 	unconnected atomic.Int64
@@ -103,10 +104,9 @@ func newEndpoint(c *Client, in Instance, w namedWire) *Endpoint {
 // wrap wraps the handler in the endpoint middleware, once. No lock may be held. If a constructor
 // panics, calls to the endpoint fail.
 func (ep *Endpoint) wrap() {
-	if ep.wrapped {
+	if ep.wrapped.Load() {
 		return
 	}
-	ep.wrapped = true
 	h := ep.handler
 	for _, m := range slices.Backward(ep.client.opts.EndpointMiddleware) {
 		if err := ep.client.guard.apart("an EndpointMiddleware", nil, func() error {
@@ -118,6 +118,7 @@ func (ep *Endpoint) wrap() {
 		}
 	}
 	ep.handler = h
+	ep.wrapped.Store(true)
 }
 
 // Instance returns the instance as the resolver last reported it.

@@ -454,6 +454,37 @@ func TestAnEndpointMiddlewareThatPanicsTakesOneEndpointAway(t *testing.T) {
 	}
 }
 
+// A call to an endpoint whose chain is being built waits for the chain, and passes through it.
+func TestACallDoesNotBypassAChainThatIsBeingBuilt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := mem.New()
+		s := yodel.NewServer(nil)
+		relay.Handle(s, func(_ context.Context, in *int) (*int, error) { return in, nil })
+		l, err := network.Listen("a")
+		must(t, err)
+		start(t, s, l)
+		passed := 0
+		outcome := make(chan error, 1)
+		c := yodel.NewClient(yodel.Static("a"), &yodel.ClientOptions{
+			Transport: network,
+			EndpointMiddleware: []yodel.EndpointMiddleware{func(ep *yodel.Endpoint, next yodel.Handler) yodel.Handler {
+				ep.Go(func(ctx context.Context) {
+					outcome <- ep.Client().Do(ctx, &yodel.Call{Method: string(relay), Args: new(int), Endpoint: ep})
+				})
+				synctest.Wait() // it waits, or it has ended
+				return func(ctx context.Context, call *yodel.Call) error {
+					passed++
+					return next(ctx, call)
+				}
+			}},
+		})
+		defer c.Close()
+		if err := <-outcome; err != nil || passed != 1 {
+			t.Errorf("the call passed through the chain %d times, %v", passed, err)
+		}
+	})
+}
+
 // askingError is an error whose text asks the client.
 type askingError struct{ ask func() }
 

@@ -23,7 +23,6 @@ import (
 	"context"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -134,20 +133,14 @@ func (c *checker) run(ctx context.Context) {
 			return
 		}
 		p = c.options.Load()
-		if c.placed() {
-			err := c.check(ctx, p)
-			if ctx.Err() != nil {
-				return
-			}
-			c.learn(p, err)
+		err := c.check(ctx, p)
+		if ctx.Err() != nil {
+			return
 		}
+		c.learn(p, err)
 		wait = p.Every*3/4 + rand.N(p.Every/2+1)
 	}
 }
-
-// placed reports whether the client has put the endpoint in its set. Before that, its chain is
-// being built.
-func (c *checker) placed() bool { return slices.Contains(c.ep.Client().Endpoints(), c.ep) }
 
 // check makes one check. An error says why the endpoint is unhealthy.
 func (c *checker) check(ctx context.Context, p *Options) error {
