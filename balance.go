@@ -105,7 +105,7 @@ func (c *Client) balance() Handler {
 			conn = ep.ready(ctx)
 		}
 		if conn == nil {
-			if err = ep.handler(ctx, call); err != nil {
+			if err = ep.handle(ctx, call); err != nil {
 				return c.balanceOn(ctx, call, err)
 			}
 			return nil
@@ -170,7 +170,7 @@ func (c *Client) balanceOn(ctx context.Context, call *Call, err error) error {
 			began = clock()
 			call.out.began = began
 		}
-		if err = ep.handler(ctx, call); err == nil {
+		if err = ep.handle(ctx, call); err == nil {
 			return nil
 		}
 	}

@@ -296,14 +296,8 @@ func (cl *cluster) close() {
 // pick returns the endpoint for the next attempt. If wait is set, it waits for the first set of
 // instances.
 func (cl *cluster) pick(ctx context.Context, call *Call, wait bool) (*Endpoint, error) {
-	if ep := call.Endpoint; ep != nil && call.pinned() {
-		if ep.wrapped.Load() {
-			return ep, nil
-		}
-		if !wait {
-			return nil, errNotYet
-		}
-		return ep, ep.client.cluster.await(ctx, call, ep.wrapped.Load)
+	if call.Endpoint != nil && call.pinned() {
+		return call.Endpoint, nil
 	}
 	set := cl.set.Load()
 	if set == nil {

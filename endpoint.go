@@ -19,9 +19,9 @@ type Endpoint struct {
 	client   *Client
 	wire     Wire    // nil for yodel's own protocol; does not change
 	protocol string  // its name; does not change
-	handler  Handler // makes an attempt on a connection; once wrapped, with endpoint middleware
-	// wrapped is set after handler is wrapped, before the endpoint is in a set.
-	wrapped  atomic.Bool
+	direct   Handler // makes an attempt on a connection; does not change
+	// chain is direct with endpoint middleware; nil while the middleware is being constructed
+	chain    atomic.Pointer[Handler]
 	inflight inflight
 	// unconnected counts the calls that found no connection
 	unconnected atomic.Int64
@@ -97,17 +97,17 @@ func newEndpoint(c *Client, in Instance, w namedWire) *Endpoint {
 	ep.instance.Store(&in)
 	ep.conns.Store(&[]*dialledConn{})
 	ep.ctx, ep.cancel = context.WithCancel(context.Background())
-	ep.handler = ep.do()
+	ep.direct = ep.do()
 	return ep
 }
 
-// wrap wraps the handler in the endpoint middleware, once. No lock may be held. If a constructor
-// panics, calls to the endpoint fail.
+// wrap makes the chain, once. No lock may be held. If a constructor panics, calls to the endpoint
+// fail.
 func (ep *Endpoint) wrap() {
-	if ep.wrapped.Load() {
+	if ep.chain.Load() != nil {
 		return
 	}
-	h := ep.handler
+	h := ep.direct
 	for _, m := range slices.Backward(ep.client.opts.EndpointMiddleware) {
 		if err := ep.client.guard.apart("an EndpointMiddleware", nil, func() error {
 			h = m(ep, h)
@@ -117,8 +117,16 @@ func (ep *Endpoint) wrap() {
 			break
 		}
 	}
-	ep.handler = h
-	ep.wrapped.Store(true)
+	ep.chain.Store(&h)
+}
+
+// handle makes an attempt through the chain. Only a call that names the endpoint can come before
+// the chain is made, for example from the constructor of a middleware: it goes past the middleware.
+func (ep *Endpoint) handle(ctx context.Context, call *Call) error {
+	if h := ep.chain.Load(); h != nil {
+		return (*h)(ctx, call)
+	}
+	return ep.direct(ctx, call)
 }
 
 // Instance returns the instance as the resolver last reported it.
@@ -155,7 +163,7 @@ func (ep *Endpoint) ended() {
 func (ep *Endpoint) Connected() bool { return ep.status.Load()&offline == 0 }
 
 // unreachable reports whether there is no connection, and a call has failed since the last
-// connection because the transport could not connect.
+// last connection because the transport could not connect.
 func (ep *Endpoint) unreachable() bool { return ep.away.Load() && ep.told.Load() && !ep.Connected() }
 
 // Ready reports whether the endpoint should receive calls. It returns false if SetReady has said so

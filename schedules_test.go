@@ -245,18 +245,23 @@ func TestAConnectionThatBrokeTheProtocolCostsNoCall(t *testing.T) {
 	})
 }
 
-// While its connection is the only one that is lost, a call without a deadline does not wait for
-// ever for a server that is gone.
+// A call without a deadline does not wait for ever for servers that are gone. Each of its attempts
+// waits for one search, which begins to dial within 300 ms. Once a call has failed at both, further
+// calls make one attempt.
 func TestCallsDoNotWaitForAServerThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startFleet(t, "a", "b")
 		f.stop("a")
 		f.stop("b")
-		for range 50 {
+		for i := range 50 {
 			began := time.Now()
 			_, err := inspect.Ping.Call(t.Context(), f.client, &inspect.Empty{})
-			if !errors.Is(err, yodel.Unavailable) || !yodel.NotProcessed(err) || time.Since(began) > 300*time.Millisecond {
-				t.Errorf("got %v after %v", err, time.Since(began))
+			longest := 300 * time.Millisecond
+			if i == 0 {
+				longest *= 2
+			}
+			if !errors.Is(err, yodel.Unavailable) || !yodel.NotProcessed(err) || time.Since(began) > longest {
+				t.Errorf("call %d: got %v after %v", i, err, time.Since(began))
 			}
 		}
 		f.start(t, "b")

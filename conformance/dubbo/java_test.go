@@ -158,7 +158,7 @@ func javaProvider(t *testing.T, r finder, registry, mode string) {
 	realserver.Dubbo(t, "provider", registry, "dubbo", port, mode).Ready()
 	for _, name := range []string{"com.acme.Greeter", greeter} {
 		// Nacos may list an instance before it has the metadata of the application
-		in := foundWhere(t, r, name, addr, func(in *yodel.Instance) bool { return in.Metadata != nil })
+		in := foundWhere(t, r, name, addr, func(in *yodel.Instance) bool { return in.Metadata["application"] != "" })
 		if in.Metadata["application"] != "java-provider" || !slices.Equal(in.Protocols, []string{"dubbo"}) || in.Version != version || in.Group != group {
 			t.Errorf("%s: got %+v", name, in)
 		}

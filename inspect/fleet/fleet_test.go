@@ -11,6 +11,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -265,10 +266,10 @@ func (r resolver) Watch(ctx context.Context, _ func([]yodel.Instance)) error { r
 // However many resolvers are silent, panic or give up: a read waits once, and says which.
 func TestWrongResolvers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		calls := 0
+		var calls atomic.Int32 // also after the read
 		source := wrong{
 			"panics": func(context.Context) error { panic("harm") },
-			"stops":  func(context.Context) error { calls++; return nil },
+			"stops":  func(context.Context) error { calls.Add(1); return nil },
 		}
 		for i := range 20 {
 			source[fmt.Sprintf("silent%d", i)] = func(ctx context.Context) error { <-ctx.Done(); return nil }
@@ -287,8 +288,8 @@ func TestWrongResolvers(t *testing.T) {
 				t.Errorf("%s: got %q, want %q", name, got, says)
 			}
 		}
-		if calls > 4 {
-			t.Errorf("a resolver that stops at once was called %d times within 3 s", calls)
+		if n := calls.Load(); n > 4 {
+			t.Errorf("a resolver that stops at once was called %d times within 3 s", n)
 		}
 	})
 }
