@@ -195,11 +195,16 @@ func TestBrowserWithALargeFleet(t *testing.T) {
 	b.shoot("large-map")
 }
 
-// timing returns a number of the page.
+// timing returns a number of the page. It waits until the expression has one: the page notes the
+// time of a paint a moment after it.
 func (b *browser) timing(expression string) float64 {
 	b.t.Helper()
 	var n float64
-	must(b.t, json.Unmarshal([]byte(b.eval(expression)), &n))
+	must(b.t, json.Unmarshal([]byte(b.eval(fmt.Sprintf(`(async () => {
+		for (let i = 0; i < 500; i++) {
+			try { return %s } catch { await new Promise(r => setTimeout(r, 20)) }
+		}
+	})()`, expression))), &n))
 	return n
 }
 

@@ -212,9 +212,17 @@ func (a *app) root() *cobra.Command {
 		a.benchCommand(), a.drainTestCommand(), a.ruleCommand(), a.ctxCommand(), a.completionCommand(), a.cheatCommand(), a.versionCommand(),
 	)
 	root.SetHelpCommand(a.helpCommand())
-	// The examples come before the usage.
-	const there = "{{if .HasExample}}\n\nExamples:\n{{.Example}}{{end}}"
-	root.SetUsageTemplate("{{if .HasExample}}Examples:\n{{.Example}}\n\n{{end}}" + strings.Replace(root.UsageTemplate(), there, "", 1))
+	// The examples come before the usage. A template would make the linker keep all methods.
+	usual := root.UsageFunc()
+	root.SetUsageFunc(func(c *cobra.Command) error {
+		example := c.Example
+		if example != "" {
+			fmt.Fprintf(c.OutOrStderr(), "Examples:\n%s\n\n", example)
+		}
+		c.Example = ""
+		defer func() { c.Example = example }()
+		return usual(c)
+	})
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error { return a.checkOptions(c) }
 	for _, c := range root.Commands() {
 		slices.Sort(c.Aliases)

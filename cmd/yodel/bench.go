@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -47,7 +46,8 @@ func (a *app) benchCommand() *cobra.Command {
 		Short: "Measure how fast a unary method answers",
 		Long: "By default the loop is closed: each of -c callers makes its next call when the one before it has ended. With\n" +
 			"--rate the loop is open: calls are due at fixed times, and a latency counts from the time at which the call was\n" +
-			"due. So calls that wait for a slow server count with their whole wait.\n" +
+			"due. So calls that wait for a slow server count with their whole wait. Calls have no deadline without --deadline:\n" +
+			"those without a reply fail when --timeout has passed since the end of the measurement.\n" +
 			"The result is saved as JSON, for --baseline. The exit code is 3 if a condition of --fail-if holds.",
 		Example: "  yodel bench shop.Cart/Get -c 50 -d 10s\n  yodel bench shop.Cart/Get --rate 5000\n" +
 			"  yodel bench shop.Cart/Get --baseline .yodel/bench/a.json --fail-if 'p99>+10%,ok<99.9%'",
@@ -67,6 +67,7 @@ func (a *app) benchCommand() *cobra.Command {
 	f.DurationVarP(&o.length, "duration", "d", 10*time.Second, "how long to measure")
 	f.DurationVar(&o.warmUp, "warm-up", 2*time.Second, "how long to call before the measurement")
 	f.Float64Var(&o.rate, "rate", 0, "calls a second in an open loop; 0 is a closed loop")
+	f.DurationVar(&o.deadline, "deadline", 0, "how long each call may take; 0 is no deadline")
 	f.StringVar(&o.wire, "wire", "", "`PROTOCOL` of the calls, as for call")
 	f.StringVar(&o.save, "save", "", "`FILE` for the result (default .yodel/bench/TIME.json)")
 	f.BoolVar(&o.noSave, "no-save", false, "do not save the result")
@@ -115,15 +116,17 @@ type benchInstance struct {
 
 // A load calls a method again and again.
 type load struct {
-	client  *yodel.Client
-	method  *introspect.Method
-	args    any
-	timeout time.Duration
-	rate    float64
+	client   *yodel.Client
+	method   *introspect.Method
+	args     any
+	deadline time.Duration // of each call; 0 for none
+	patience time.Duration // how long calls may take when the time is over
+	rate     float64
 
 	counters []counter
 	due      atomic.Int64 // how many calls of an open loop have been taken
 	began    time.Time    // of an open loop's schedule
+	late     atomic.Bool  // the calls that are left have no reply
 }
 
 // A counter is what one caller has measured. Only done and failed are read meanwhile.
@@ -137,7 +140,8 @@ type counter struct {
 	_            [64]byte // keeps the counters of callers on cache lines of their own
 }
 
-// run runs callers until ctx ends, and returns when all calls have ended.
+// run runs callers until ctx ends, and returns when all calls have ended. If some have not ended
+// within the patience, it closes the client.
 func (l *load) run(ctx context.Context, callers int) {
 	l.counters = make([]counter, callers)
 	l.due.Store(0)
@@ -148,7 +152,24 @@ func (l *load) run(ctx context.Context, callers int) {
 		c.codes, c.byAddr = make(map[string]uint64), make(map[string]*histogram)
 		wg.Go(func() { l.caller(ctx, c) })
 	}
+	ended, watched := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case <-ctx.Done():
+		case <-ended:
+			return
+		}
+		select {
+		case <-time.After(l.patience):
+			l.late.Store(true)
+			l.client.Close()
+		case <-ended:
+		}
+	}()
 	wg.Wait()
+	close(ended)
+	<-watched
 }
 
 // caller makes calls until ctx ends. A closed loop reads the clock once for each call, because the
@@ -175,12 +196,18 @@ func (l *load) caller(ctx context.Context, c *counter) {
 				now = time.Now()
 			}
 		}
-		call = yodel.Call{Method: l.method.Name, Args: l.args, Deadline: now.Add(l.timeout)}
+		call = yodel.Call{Method: l.method.Name, Args: l.args}
+		if l.deadline > 0 {
+			call.Deadline = now.Add(l.deadline)
+		}
 		if !l.method.Values {
 			call.Reply = &reply
 		}
 		err := l.client.Do(whole, &call)
 		now = time.Now()
+		if err != nil && l.late.Load() {
+			err = yodel.Errorf(yodel.DeadlineExceeded, "no reply within %v of the end of the measurement", l.patience)
+		}
 		c.count(now.Sub(began), &call, err)
 	}
 }
@@ -255,7 +282,7 @@ func (a *app) bench(ctx context.Context, name, body string, o *benchOptions) err
 	l.run(warm, o.callers)
 	cancel()
 	for i := range l.counters {
-		if e := l.counters[i].firstError; e != nil && l.counters[i].done.Load() == l.counters[i].failed.Load() {
+		if e := l.counters[i].firstError; e != nil && (l.late.Load() || l.counters[i].done.Load() == l.counters[i].failed.Load()) {
 			return e // nothing works, so there is nothing to measure
 		}
 	}
@@ -304,7 +331,7 @@ func (a *app) load(ctx context.Context, name, body string, o *callOptions, conns
 	}
 	defer end()
 	in, err := one(messagesOf(m, input))
-	l = &load{client: client, method: m, args: in, timeout: cmp.Or(o.deadline, a.o.timeout)}
+	l = &load{client: client, method: m, args: in, deadline: o.deadline, patience: a.o.timeout}
 	if err == nil && m.Values {
 		l.args, err = values(*in, len(m.Args))
 	}

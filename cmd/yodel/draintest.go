@@ -101,7 +101,7 @@ func (a *app) drainTest(ctx context.Context, name, body string, o *drainOptions)
 		return err
 	}
 	defer end()
-	l.rate = o.rate
+	l.rate, l.deadline = o.rate, a.o.timeout
 	loading, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	began := time.Now()

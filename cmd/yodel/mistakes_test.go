@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -90,6 +91,37 @@ func TestProgramsCanRead(t *testing.T) {
 	var tree helpTopic
 	if err := json.Unmarshal([]byte(run(t, folder, "help", "--json").out), &tree); err != nil || len(tree.Commands) < 20 || len(tree.Flags) < 10 {
 		t.Errorf("help --json has %d commands and %d flags, %v", len(tree.Commands), len(tree.Flags), err)
+	}
+}
+
+// TestBenchWithoutReplies measures a server that stops answering. Each caller has one call without a
+// reply, and with a deadline it goes on.
+func TestBenchWithoutReplies(t *testing.T) {
+	var calls atomic.Int32
+	addr := serveEcho(t, &yodel.ServerOptions{Middleware: []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
+		return func(ctx context.Context, call *yodel.Call) error {
+			if call.Method == "cli.Echo.Say" && calls.Add(1) > 20 {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return next(ctx, call)
+		}
+	}}})
+	bench := func(args ...string) (failed uint64, r result) {
+		args = append([]string{"--at", addr, "bench", "cli.Echo/Say", `"x"`, "-c", "4", "-d", "300ms", "--timeout", "200ms", "--no-save", "-o", "json"}, args...)
+		r = yodelWith(t.Context(), nil, map[string]string{}, args...)
+		var out benchResult
+		_ = json.Unmarshal([]byte(r.out), &out) // there is none if the warm-up fails
+		return out.Codes["deadline_exceeded"], r
+	}
+	if failed, r := bench("--warm-up", "0s"); r.code != exitOK || failed != 4 {
+		t.Errorf("%d calls have failed, exit code %d, %s%s", failed, r.code, r.out, r.err)
+	}
+	if failed, r := bench("--warm-up", "0s", "--deadline", "20ms"); r.code != exitOK || failed <= 4 {
+		t.Errorf("with a deadline, %d calls have failed, exit code %d, %s%s", failed, r.code, r.out, r.err)
+	}
+	if _, r := bench("--warm-up", "10ms"); r.code != exitFailed || !strings.Contains(r.err, "no reply within 200ms") {
+		t.Errorf("in the warm-up: exit code %d, %s%s", r.code, r.out, r.err)
 	}
 }
 
