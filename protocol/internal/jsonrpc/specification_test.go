@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -225,10 +226,17 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// A batch whose replies need more memory than there is loses only those replies.
+// A batch whose replies need more memory than there is loses only those replies. All of its calls
+// are admitted before the first reply, because a call counts the size of the method's last reply.
 func TestMemoryOfABatch(t *testing.T) {
 	s, do := serve(t, &whole{}, yodel.ServerOptions{MaxMemory: 256 << 10})
-	must(t, s.Handle("large", func(context.Context) (string, error) { return string(bytes.Repeat([]byte("x"), 50_000)), nil }))
+	var running sync.WaitGroup
+	running.Add(40)
+	must(t, s.Handle("large", func(context.Context) (string, error) {
+		running.Done()
+		running.Wait()
+		return string(bytes.Repeat([]byte("x"), 50_000)), nil
+	}))
 	var batch []string
 	for i := range 40 {
 		batch = append(batch, fmt.Sprintf(`{"jsonrpc":"2.0","method":"large","id":%d}`, i))
