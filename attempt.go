@@ -85,7 +85,6 @@ func (q *requester) send(ctx context.Context, call *Call, conn *mux.Conn, ep *En
 		return q.sendLater(ctx, call, conn, ep, later)
 	}
 	at := ep.begun()
-	call.out.measure(ep, call.out.binding)
 	a, err := conn.Call(ctx, &call.out.req)
 	err = q.land(ctx, call, ep, at, a, err)
 	if a != nil {
@@ -99,7 +98,6 @@ func (q *requester) send(ctx context.Context, call *Call, conn *mux.Conn, ep *En
 func (q *requester) sendLater(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint, later mux.Completer) error {
 	if ep != nil {
 		ep.inflight.begun.Add(1)
-		call.out.measure(ep, call.out.binding)
 	}
 	err := conn.Start(ctx, &call.out.req, later)
 	if err != nil {
@@ -131,7 +129,6 @@ func (c *Call) failedOn(ep *Endpoint, err error) {
 // sendOther is send for a one-way call or a stream.
 func (q *requester) sendOther(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint, later mux.Completer) (err error) {
 	at, streams := ep.begun(), call.stream != nil
-	call.out.measure(ep, call.out.binding)
 	err = errGone
 	defer func() { // also if the caller's stream function panics
 		ep.ended()

@@ -48,16 +48,18 @@ func BenchmarkCost(b *testing.B) {
 					}
 					server := option.server
 					server.Logger = quiet
+					of := &iteration{TB: b}
 					var clients [2]*yodel.Client
 					for _, i := range rand.Perm(2) {
 						if i == 0 {
-							clients[0] = costClient(b, &yodel.ServerOptions{Logger: quiet}, off)
+							clients[0] = costClient(of, &yodel.ServerOptions{Logger: quiet}, off)
 						} else {
-							clients[1] = costClient(b, &server, on)
+							clients[1] = costClient(of, &server, on)
 						}
 					}
 					ns, ratio := compareCost(b, clients, flight)
 					without, ratios = append(without, ns), append(ratios, ratio)
+					of.end()
 				}
 				slices.Sort(ratios)
 				b.ReportMetric(median(without), "cpu-ns/call-without")
@@ -69,14 +71,30 @@ func BenchmarkCost(b *testing.B) {
 	}
 }
 
-// compareCost makes blocks of calls with two clients in turn. It returns the processor time of a
-// call of the first in nanoseconds, and the ratio of the second to it, as medians.
+// An iteration of a benchmark ends what it has started.
+type iteration struct {
+	testing.TB
+	cleanups []func()
+}
+
+func (i *iteration) Cleanup(f func()) { i.cleanups = append(i.cleanups, f) }
+
+func (i *iteration) end() {
+	for _, f := range slices.Backward(i.cleanups) {
+		f()
+	}
+}
+
+// compareCost makes blocks of calls with two clients in turn. Chance decides which one is first. It
+// returns the processor time of a call of the first in nanoseconds, and the ratio of the second to
+// it, as medians.
 func compareCost(b *testing.B, clients [2]*yodel.Client, flight int) (ns, ratio float64) {
 	b.Helper()
 	var firsts, ratios []float64
 	for range 20 {
 		var took [2]float64
-		for _, i := range []int{0, 1, 1, 0} {
+		first := rand.IntN(2)
+		for _, i := range []int{first, 1 - first, 1 - first, first} {
 			began := processorTime(b)
 			calls := costBlock(b, clients[i], flight)
 			took[i] += float64(processorTime(b)-began) / float64(2*calls)
@@ -89,7 +107,7 @@ func compareCost(b *testing.B, clients [2]*yodel.Client, flight int) (ns, ratio 
 var costEcho = yodel.Method[[]byte, []byte]("Cost.Echo")
 
 // costClient returns a client of a server that has learned that its method is short.
-func costClient(b *testing.B, so *yodel.ServerOptions, co *yodel.ClientOptions) *yodel.Client {
+func costClient(b testing.TB, so *yodel.ServerOptions, co *yodel.ClientOptions) *yodel.Client {
 	b.Helper()
 	so.Codecs, co.Codec = []yodel.Codec{yodel.Raw}, yodel.Raw
 	s := yodel.NewServer(so)
@@ -102,7 +120,7 @@ func costClient(b *testing.B, so *yodel.ServerOptions, co *yodel.ClientOptions) 
 }
 
 // costBlock makes calls, as many as flight at a time, and returns how many.
-func costBlock(b *testing.B, c *yodel.Client, flight int) (calls int) {
+func costBlock(b testing.TB, c *yodel.Client, flight int) (calls int) {
 	b.Helper()
 	args := make([]byte, 64)
 	if flight == 1 {

@@ -155,7 +155,6 @@ func (c *Client) attemptLink(ctx context.Context, call *Call, d *dialledConn, ep
 		ctx = limited
 	}
 	at := ep.begun()
-	o.measure(ep, b)
 	d.link.open.Add(1)
 	err := error(errGone) // remains if Do does not return
 	defer func() {

@@ -60,9 +60,7 @@ func (s *Server) measure() (stop func()) {
 	}
 }
 
-// choose chooses the counter of the method's calls with this connection's caller. It does so before
-// the first of these calls begins, and only once, so that each call begins and ends in the same
-// counter.
+// choose chooses the counter of the method's calls with this connection's caller, once.
 func (b *boundMethod) choose() {
 	l := b.server.live
 	if l == nil {
@@ -71,13 +69,6 @@ func (b *boundMethod) choose() {
 	b.chosen.Do(func() {
 		b.counter.Store(l.Counter(live.Key{Side: serverSide, Method: b.name, Peer: b.caller}))
 	})
-}
-
-// begin counts a call that begins. The caller has found the method.
-func (b *boundMethod) begin() {
-	if k := b.counter.Load(); k != nil {
-		k.Begin()
-	}
 }
 
 // measure counts a call that has ended, and shows it to the taps.
@@ -98,26 +89,15 @@ type measuredMethod struct {
 	counter *live.Counter // nil if there is no memory for it
 }
 
-// measure begins to count an attempt on ep, if handlers of a server with live data use the client.
-// Ep is nil for a call to a peer.
-func (o *outgoing) measure(ep *Endpoint, b *binding) {
-	if ep != nil && ep.client.server.Load() != nil {
-		o.measures = true
-		if k := ep.counter(b); k != nil {
-			k.Begin()
-		}
-	}
-}
-
-// measured counts an attempt on ep that has ended with err, if measure has counted its beginning.
+// measured counts an attempt on ep that has ended with err, if handlers of a server with live data
+// use the client. Ep is nil for a call to a peer.
 func (o *outgoing) measured(ctx context.Context, call *Call, ep *Endpoint, b *binding, err error) {
-	if o.measures {
-		o.endMeasure(ctx, call, ep.counter(b), err)
+	if ep != nil && ep.client.server.Load() != nil {
+		o.count(ctx, call, ep.counter(b), err)
 	}
 }
 
-func (o *outgoing) endMeasure(ctx context.Context, call *Call, k *live.Counter, err error) {
-	o.measures = false
+func (o *outgoing) count(ctx context.Context, call *Call, k *live.Counter, err error) {
 	if k == nil {
 		return
 	}
@@ -198,12 +178,24 @@ func (s *Server) Live(q *introspect.LiveQuery) *introspect.Live {
 	out := &introspect.Live{Now: time.Now(), Name: programName(), Series: []introspect.Series{}, Process: processState(s.started)}
 	if l := s.live; l != nil {
 		l.read(q, out)
+		out.Inflight = s.inflight(q)
 		out.Events = l.events.All()
 		l.mu.Lock()
 		out.Name = cmp.Or(l.name, out.Name)
 		l.mu.Unlock()
 	}
 	return out
+}
+
+// inflight returns how many calls the server is executing, by method.
+func (s *Server) inflight(q *introspect.LiveQuery) map[string]int64 {
+	calls := make(map[string]int64)
+	s.registered(func(names []string, m *method) {
+		if n := m.stats.Inflight(); n > 0 && q.Side != clientSide && (q.Method == "" || slices.Contains(names, q.Method)) {
+			calls[names[0]] = n
+		}
+	})
+	return calls
 }
 
 // maxConnInfos is how many connections Conns returns.

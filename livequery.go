@@ -37,11 +37,6 @@ func (l *liveServer) read(q *introspect.LiveQuery, out *introspect.Live) {
 		Span:  q.Span,
 		Begin: func(length time.Duration, points int) { out.Step, x.points = length, points },
 		Point: x.point,
-		Inflight: func(k live.Key, calls int64) {
-			if x.selects(k) {
-				x.of(k).Inflight = calls
-			}
-		},
 	})
 	x.finish(out)
 }

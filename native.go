@@ -158,7 +158,6 @@ func (t *target) Serve(r *mux.Request) {
 	in := r.Owner.(*incoming) //nolint:forcetypeassert // New made it
 	if in.method != nil {
 		in.method.stats.Begin()
-		in.as.begin()
 	}
 	in.body, in.compressed, in.began = r.Body, r.Compressed, 0
 	if st := r.Stream(); st != nil {

@@ -31,7 +31,6 @@ type outgoing struct {
 	extra     *extra // nil before the first call that used it, then kept
 	received  uint32 // bytes of the reply, or the maximum
 	usesExtra bool   // whether this call uses extra
-	measures  bool   // live data counts the attempt in flight
 	call      Call   // the Call of Client.Call and Method.Then
 }
 

@@ -275,7 +275,6 @@ func (v *Served) Run() *Error {
 	}
 	if in.method != nil {
 		in.method.stats.Begin()
-		in.as.begin()
 	}
 	if in.call.OneWay {
 		in.handling.Context = in.session.life //nolint:fatcontext // once for each call

@@ -85,12 +85,13 @@ func evilLive() *introspect.Live {
 	below := slices.Repeat([]time.Duration{-1 << 63}, 60)
 	live := &introspect.Live{
 		Now: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC), Step: time.Second, Name: evil, Left: -1,
-		Process: introspect.Process{PID: -1, Host: evil, Version: evil, Go: evil, Goroutines: -1, Heap: 1<<64 - 1, CPU: -1},
-		Events:  []introspect.Event{{At: time.Now(), Kind: "constructor", Object: evil, What: evil, By: evil}, {Kind: evil, Object: "Evil/r", What: evil}},
+		Process:  introspect.Process{PID: -1, Host: evil, Version: evil, Go: evil, Goroutines: -1, Heap: 1<<64 - 1, CPU: -1},
+		Inflight: map[string]int64{}, Events: []introspect.Event{{At: time.Now(), Kind: "constructor", Object: evil, What: evil, By: evil}, {Kind: evil, Object: "Evil/r", What: evil}},
 	}
 	for _, method := range []string{"Evil." + evil, "Evil.constructor"} {
+		live.Inflight[method] = -1
 		live.Series = append(live.Series, introspect.Series{
-			Side: "server", Method: method, Peer: evil, Inflight: -1, Calls: most, P50: below, P90: below, P99: below,
+			Side: "server", Method: method, Peer: evil, Calls: most, P50: below, P90: below, P99: below,
 			Errors: map[string][]uint64{evil: most, "internal": most, "constructor": most},
 		})
 	}

@@ -28,6 +28,8 @@ type Live struct {
 	// Name is the name of the process in calls to others: yodel.ClientOptions.Name.
 	Name   string   `json:"name,omitempty"`
 	Series []Series `json:"series"`
+	// Inflight has the calls that the server is executing, by method.
+	Inflight map[string]int64 `json:"inflight,omitempty"`
 	// Left counts the series that were left out, because the memory for live data is used up, or
 	// because the reply would be too large.
 	Left    int     `json:"left,omitempty"`
@@ -42,10 +44,9 @@ type Series struct {
 	Method string `json:"method"`
 	// Peer is the name of the caller on the server's side, and the address of the instance on the
 	// client's. It is empty if the caller has no name.
-	Peer     string              `json:"peer,omitempty"`
-	Inflight int64               `json:"inflight,omitempty"`
-	Calls    []uint64            `json:"calls"`            // calls that have ended
-	Errors   map[string][]uint64 `json:"errors,omitempty"` // by code
+	Peer   string              `json:"peer,omitempty"`
+	Calls  []uint64            `json:"calls"`            // calls that have ended
+	Errors map[string][]uint64 `json:"errors,omitempty"` // by code
 	// P50, P90 and P99 are quantiles of the latency, in nanoseconds; 0 if there were no calls.
 	P50 []time.Duration `json:"p50"`
 	P90 []time.Duration `json:"p90"`

@@ -94,8 +94,8 @@ func TestProgramsCanRead(t *testing.T) {
 	}
 }
 
-// TestBenchWithoutReplies measures a server that stops answering. Each caller has one call without a
-// reply, and with a deadline it goes on.
+// TestBenchWithoutReplies measures a server that stops answering. Each caller has one call without
+// a reply, and with a deadline it goes on.
 func TestBenchWithoutReplies(t *testing.T) {
 	var calls atomic.Int32
 	addr := serveEcho(t, &yodel.ServerOptions{Middleware: []yodel.Middleware{func(next yodel.Handler) yodel.Handler {

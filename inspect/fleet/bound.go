@@ -45,6 +45,13 @@ func bound(live *introspect.Live) {
 	for i := range live.Series {
 		boundSeries(&live.Series[i])
 	}
+	inflight := make(map[string]int64)
+	for method, calls := range live.Inflight {
+		if len(inflight) < maxMethods {
+			inflight[short(method)] = min(max(calls, 0), maxCalls)
+		}
+	}
+	live.Inflight = inflight
 	live.Events = live.Events[max(len(live.Events)-maxEvents, 0):]
 	for i := range live.Events {
 		e := &live.Events[i]
@@ -54,7 +61,6 @@ func bound(live *introspect.Live) {
 
 func boundSeries(s *introspect.Series) {
 	s.Method, s.Peer = short(s.Method), short(s.Peer)
-	s.Inflight = min(max(s.Inflight, 0), maxCalls)
 	boundCounts(s.Calls)
 	for code, counts := range s.Errors {
 		if !isCode(code) {

@@ -16,20 +16,24 @@ import (
 // cannot be shown.
 func TestNonsenseOfAnInstanceIsBounded(t *testing.T) {
 	odd := introspect.Series{
-		Side: "server", Method: "shop.Cart.Add", Peer: strings.Repeat("x", 1<<20), Inflight: math.MinInt64, Calls: []uint64{math.MaxUint64, math.MaxUint64, 1},
+		Side: "server", Method: "shop.Cart.Add", Peer: strings.Repeat("x", 1<<20), Calls: []uint64{math.MaxUint64, math.MaxUint64, 1},
 		Errors: map[string][]uint64{"internal": {math.MaxUint64, 1, 1}, "<script>": {1}},
 		P50:    []time.Duration{-1, math.MinInt64, 1}, P90: []time.Duration{1, 1, 1}, P99: []time.Duration{math.MaxInt64, 1, 1},
 		Latency: [][]introspect.Bucket{slices.Repeat([]introspect.Bucket{{UpTo: -1, Calls: math.MaxUint64}}, 1000)},
 	}
 	live := &introspect.Live{Step: time.Second, Now: time.Now(), Left: -5, Name: odd.Peer, Series: slices.Repeat([]introspect.Series{odd}, maxSeries+1)}
 	live.Series[1].Calls = make([]uint64, maxSteps+1)
+	live.Inflight = map[string]int64{odd.Method: math.MinInt64, odd.Peer: math.MaxInt64}
 	live.Events = slices.Repeat([]introspect.Event{{What: odd.Peer}}, maxEvents+1)
 	bound(live)
 	if len(live.Series) != maxSeries-1 || len(live.Events) != maxEvents || len(live.Name) != maxText || len(live.Events[0].What) != maxText || live.Left != 1 {
 		t.Errorf("got %d series, %d events, a name of %d bytes, %d left", len(live.Series), len(live.Events), len(live.Name), live.Left)
 	}
+	if n := live.Inflight; len(n) != 2 || n[odd.Method] != 0 || n[short(odd.Peer)] != maxCalls {
+		t.Errorf("got %v in flight", n)
+	}
 	s := &live.Series[0]
-	if len(s.Peer) != maxText || s.Inflight != 0 || len(s.Errors) != 1 || s.P50[1] != 0 || len(s.Latency[0]) != maxBuckets || s.Latency[0][0].UpTo != 0 {
+	if len(s.Peer) != maxText || len(s.Errors) != 1 || s.P50[1] != 0 || len(s.Latency[0]) != maxBuckets || s.Latency[0][0].UpTo != 0 {
 		t.Errorf("got the series %+v", s)
 	}
 	tr := ofSeries(s, live).traffic()

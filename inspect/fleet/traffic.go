@@ -25,7 +25,7 @@ type Traffic struct {
 	P50      time.Duration      `json:"p50"` // 0 if there were no calls
 	P90      time.Duration      `json:"p90"`
 	P99      time.Duration      `json:"p99"`
-	Inflight int64              `json:"inflight,omitempty"`
+	Inflight int64              `json:"inflight,omitempty"` // 0 for a caller
 	// Points are the rates of the single steps, the oldest first, without the step that has not
 	// ended. Step is their distance. There are no points without live data.
 	Points []float64     `json:"points,omitempty"`
@@ -162,6 +162,11 @@ func tallies(service string, a *answer) (methods, callers map[string]*tally) {
 			merge(methods, map[string]*tally{s.Method: t})
 			merge(callers, map[string]*tally{s.Peer: t})
 		}
+		for method, calls := range a.live.Inflight {
+			if ServiceOf(method) == service {
+				merge(methods, map[string]*tally{method: {known: true, inflight: calls}})
+			}
+		}
 	case a.stats != nil:
 		for i := range a.stats.Methods {
 			if m := &a.stats.Methods[i]; ServiceOf(m.Name) == service {
@@ -175,7 +180,7 @@ func tallies(service string, a *answer) (methods, callers map[string]*tally) {
 // ofSeries returns the calls of a series. The last step has not ended, so it does not count, unless
 // there is no other.
 func ofSeries(s *introspect.Series, live *introspect.Live) *tally {
-	t := &tally{known: true, inflight: s.Inflight}
+	t := &tally{known: true}
 	step := live.Step
 	n := max(len(s.Calls)-1, 0)
 	if lived := live.Now.Sub(live.Process.Started); step > 0 && lived < time.Duration(n)*step {

@@ -32,18 +32,13 @@ func bucketEnd(i int) time.Duration { return stats.BucketEnd(i + firstBucket) }
 // concurrently.
 type Counter struct{ *counts }
 
-// counts has the calls of a series since the last step. A call takes two atomic additions: one when
-// it begins, and one when it ends.
+// counts has the calls of a series that have ended since the last step. A call takes one atomic
+// addition.
 type counts struct {
-	begun   atomic.Uint64 // calls that have begun, ever
 	untimed atomic.Uint32 // calls that have succeeded and were not timed, since the last timed one
 	last    atomic.Uint32 // the bucket of the last timed call
 	values  [values]atomic.Uint32
-	ended   uint64 // calls that have ended before this step; guarded by Recorder.mu
 }
-
-// Begin counts a call that begins.
-func (c *counts) Begin() { c.begun.Add(1) }
 
 // End counts a call that has ended. Took is mux.Untimed if the call was not timed, and code is 0 if
 // it succeeded. An untimed call counts in the bucket of the next timed one.
@@ -73,16 +68,6 @@ func (c *counts) takeUntimed() uint32 {
 	return c.untimed.Swap(0)
 }
 
-// inflightLocked returns how many calls have begun and not ended. While calls end, it can be a few
-// too large.
-func (c *counts) inflightLocked() int64 {
-	ended := c.ended + uint64(c.untimed.Load())
-	for i := range buckets {
-		ended += uint64(c.values[i].Load())
-	}
-	return int64(c.begun.Load() - ended) //nolint:gosec // few
-}
-
 // A Step has the numbers of one step of a series.
 type Step [values]uint64
 
@@ -92,7 +77,6 @@ func (c *counts) readLocked(to *Step, take bool) (some bool) {
 	untimed := c.untimed.Load()
 	if take {
 		untimed = c.takeUntimed()
-		c.ended += uint64(untimed)
 	}
 	if untimed > 0 {
 		to[c.last.Load()] += uint64(untimed)
@@ -105,9 +89,6 @@ func (c *counts) readLocked(to *Step, take bool) (some bool) {
 		}
 		if take {
 			n = c.values[i].Swap(0)
-			if i < buckets {
-				c.ended += uint64(n)
-			}
 		}
 		to[i] += uint64(n)
 		some = true

@@ -12,8 +12,6 @@ type Reader struct {
 	Begin func(length time.Duration, points int)
 	// Point gets a point of a series that has calls in it, from the oldest point to the newest.
 	Point func(k Key, point int, s *Step)
-	// Inflight gets the number of calls in flight of a series that has any.
-	Inflight func(k Key, calls int64)
 }
 
 // Read reads all series up to the present. Left is how many series were left out, because the
@@ -33,14 +31,6 @@ func (r *Recorder) Read(now time.Time, x *Reader) (left int) {
 		}
 		left = max(left, missing)
 		merge(parts, func(id int, s *Step) { x.Point(r.series[id].key, i, s) })
-	}
-	for _, s := range r.series {
-		if s == nil || s.counts == nil {
-			continue
-		}
-		if n := s.counts.inflightLocked(); n > 0 {
-			x.Inflight(s.key, n)
-		}
 	}
 	return left + r.refused.count
 }

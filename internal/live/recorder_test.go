@@ -32,7 +32,6 @@ func read(r *live.Recorder, now time.Time, span time.Duration) (calls map[live.K
 			}
 			calls[k][i] = s.Calls()
 		},
-		Inflight: func(live.Key, int64) {},
 	})
 	return calls, left
 }
@@ -40,7 +39,6 @@ func read(r *live.Recorder, now time.Time, span time.Duration) (calls map[live.K
 // count counts calls.
 func count(c *live.Counter, calls int, took time.Duration) {
 	for range calls {
-		c.Begin()
 		c.End(took, 0)
 	}
 }
@@ -79,10 +77,8 @@ func TestQuantilesAndCodes(t *testing.T) {
 	count(c, 90, time.Millisecond)
 	count(c, 9, 100*time.Millisecond)
 	for _, code := range []int{5, 5, 200} {
-		c.Begin()
 		c.End(mux.Untimed, code)
 	}
-	c.Begin()
 	c.End(math.MaxInt64, 0)
 	r.Read(start, &live.Reader{
 		Begin: func(time.Duration, int) {},
@@ -110,7 +106,6 @@ func TestQuantilesAndCodes(t *testing.T) {
 				t.Errorf("the buckets hold %d calls", sum)
 			}
 		},
-		Inflight: func(_ live.Key, n int64) { t.Errorf("%d calls are in flight", n) },
 	})
 }
 
@@ -120,8 +115,6 @@ func TestUntimedCallsCountInTheBucketOfTheTimedOne(t *testing.T) {
 	count(c, 15, mux.Untimed)
 	count(c, 1, time.Second)
 	count(c, 3, mux.Untimed)
-	c.Begin()
-	inflight := int64(0)
 	r.Read(start, &live.Reader{
 		Begin: func(time.Duration, int) {},
 		Point: func(_ live.Key, _ int, s *live.Step) {
@@ -129,11 +122,7 @@ func TestUntimedCallsCountInTheBucketOfTheTimedOne(t *testing.T) {
 				t.Errorf("got %d calls, the shortest %v", s.Calls(), s.Quantile(0.01))
 			}
 		},
-		Inflight: func(_ live.Key, n int64) { inflight = n },
 	})
-	if inflight != 1 {
-		t.Errorf("%d calls are in flight, want 1", inflight)
-	}
 }
 
 // However many methods and callers there are, and however busy they are, the memory is bounded, and
@@ -172,7 +161,6 @@ func TestMemoryIsBounded(t *testing.T) {
 		}
 		for i, c := range counters {
 			count(c, 1, time.Duration(1+i%7)*time.Duration(1+round%9)*time.Millisecond)
-			c.Begin()
 			c.End(time.Duration(i+1)*time.Microsecond, 1+i%16)
 		}
 		now = now.Add(step)
@@ -320,7 +308,6 @@ func BenchmarkCount(b *testing.B) {
 	for _, took := range []time.Duration{mux.Untimed, 50 * time.Microsecond} {
 		b.Run(fmt.Sprint("timed=", took != mux.Untimed), func(b *testing.B) {
 			for b.Loop() {
-				c.Begin()
 				c.End(took, 0)
 			}
 		})
