@@ -177,7 +177,9 @@ func (l *load) run(ctx context.Context, callers int) {
 func (l *load) caller(ctx context.Context, c *counter) {
 	var reply json.RawMessage
 	var call yodel.Call
-	whole := context.WithoutCancel(ctx) // calls that have begun are measured to their end
+	// Calls that have begun are measured to their end. Their context has no values: looking for one
+	// in the command's context takes 6 % of the processor time of a call.
+	whole := context.Background()
 	now := time.Now()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -203,7 +205,7 @@ func (l *load) caller(ctx context.Context, c *counter) {
 		if !l.method.Values {
 			call.Reply = &reply
 		}
-		err := l.client.Do(whole, &call)
+		err := l.client.Do(whole, &call) //nolint:contextcheck // see whole
 		now = time.Now()
 		if err != nil && l.late.Load() {
 			err = yodel.Errorf(yodel.DeadlineExceeded, "no reply within %v of the end of the measurement", l.patience)
