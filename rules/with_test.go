@@ -414,25 +414,3 @@ func TestUnchangedRulesKeepTheirState(t *testing.T) {
 		t.Errorf("the rule has %d hits", hits)
 	}
 }
-
-// A client whose service has no rules allocates nothing more for a call than a client without
-// package rules.
-func TestNoRulesAllocateNothing(t *testing.T) {
-	in := memory.New(nil)
-	shop := openShop(t, in, yodel.Instance{Version: "v1"})
-	count := func(r yodel.Resolver) float64 {
-		c := yodel.NewClient(r, nil)
-		defer c.Close()
-		within(t, "the client is ready", func() bool { return c.Ready(t.Context()) == nil })
-		arg, out := &order{}, &order{}
-		return testing.AllocsPerRun(200, func() {
-			if err := c.Call(t.Context(), string(buy), arg, out); err != nil {
-				t.Fatal(err)
-			}
-		})
-	}
-	plain, ruled := count(yodel.Static(shop.addr)), count(rules.With(in, nil).Service("Shop"))
-	if ruled > plain+0.5 {
-		t.Errorf("a call allocates %v times with rules, and %v times without", ruled, plain)
-	}
-}

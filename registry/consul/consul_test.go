@@ -80,7 +80,8 @@ func TestRegistry(t *testing.T) {
 	yodeltest.TestRegistry(t, yodeltest.Registry{
 		Registrar: newRegistry(t, p.Addr, nil),
 		Service:   func(name string) yodel.Resolver { return newRegistry(t, p.Addr, nil).Service(name) },
-		Instances: 300, // an agent has those of one machine, and writes each to its disk
+		Late:      4 * time.Second, // an agent notices the end of a ttl up to 2 s later on a busy machine
+		Instances: 300,             // an agent has those of one machine, and writes each to its disk
 		Kill:      s.Kill, Restart: s.Restart, RestartEmpty: s.RestartEmpty, Stop: s.Stop, Continue: s.Continue, Slow: p.Slow,
 		Expire: func() {
 			var services map[string]any
@@ -100,6 +101,7 @@ func TestAPartition(t *testing.T) {
 	yodeltest.TestRegistry(t, yodeltest.Registry{
 		Registrar: newRegistry(t, p.Addr, o),
 		Service:   func(name string) yodel.Resolver { return newRegistry(t, p.Addr, o).Service(name) },
+		Late:      4 * time.Second,
 		Instances: 50, Stop: p.Cut, Continue: p.Heal,
 	})
 }
