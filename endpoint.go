@@ -163,7 +163,7 @@ func (ep *Endpoint) ended() {
 func (ep *Endpoint) Connected() bool { return ep.status.Load()&offline == 0 }
 
 // unreachable reports whether there is no connection, and a call has failed since the last
-// last connection because the transport could not connect.
+// connection because the transport could not connect.
 func (ep *Endpoint) unreachable() bool { return ep.away.Load() && ep.told.Load() && !ep.Connected() }
 
 // Ready reports whether the endpoint should receive calls. It returns false if SetReady has said so
