@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"net"
 	"slices"
 	"strings"
@@ -55,6 +56,23 @@ func serve(t *testing.T, o *yodel.ServerOptions) string {
 		return n, nil
 	})
 	echo(s, "shop.Pay.Charge")
+	return listen(t, s)
+}
+
+// serveOwn starts a server whose built-in methods are those that register adds, and yodel.Health.
+func serveOwn(t *testing.T, register func(s *yodel.Server)) string {
+	t.Helper()
+	s := yodel.NewServer(&yodel.ServerOptions{NoIntrospection: true, Logger: slog.New(slog.DiscardHandler)})
+	inspect.Health.Handle(s, func(context.Context, *inspect.Empty) (*introspect.Health, error) {
+		return &introspect.Health{Serving: true}, nil
+	})
+	register(s)
+	return listen(t, s)
+}
+
+// listen makes s serve until the test ends, and returns the address.
+func listen(t *testing.T, s *yodel.Server) string {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -192,6 +210,26 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
+// TestStatisticsAreBounded reads a server that answers yodel.Stats itself, with more methods than
+// any server has.
+func TestStatisticsAreBounded(t *testing.T) {
+	odd := &introspect.Stats{}
+	for i := range 6000 {
+		odd.Methods = append(odd.Methods, introspect.MethodStats{Name: fmt.Sprint("shop.Cart.", i), Calls: math.MaxUint64, Inflight: -1})
+	}
+	addr := serveOwn(t, func(s *yodel.Server) {
+		inspect.Stats.Handle(s, func(context.Context, *inspect.Empty) (*introspect.Stats, error) { return odd, nil })
+	})
+	f := fleet.New(services{"shop.Cart": {{Addr: addr}}}, &fleet.Options{Timeout: time.Minute})
+	defer f.Close()
+	for range 2 {
+		in := read(t, f).Service("shop.Cart").Instances[0]
+		if got := in.Stats; got == nil || len(got.Methods) != 5000 || in.Traffic.Inflight != 0 {
+			t.Fatalf("got the instance %+v", in)
+		}
+	}
+}
+
 // TestTrafficOfARealServer waits until the live data of a server have the calls of a second that
 // has ended.
 func TestTrafficOfARealServer(t *testing.T) {
@@ -313,6 +351,11 @@ func TestClosedFleet(t *testing.T) {
 	}
 }
 
+// answerLive makes a server of serveOwn answer yodel.Live.
+func answerLive(s *yodel.Server, o *introspect.Live) {
+	inspect.Live.Handle(s, func(context.Context, *introspect.LiveQuery) (*introspect.Live, error) { return o, nil })
+}
+
 // TestLiveData checks how live data of several processes are merged. The server answers yodel.Live
 // itself.
 func TestLiveData(t *testing.T) {
@@ -320,23 +363,10 @@ func TestLiveData(t *testing.T) {
 	at := time.Now().Add(-20 * time.Second)
 	pay, cart := "", ""
 	live := func(name string, o *introspect.Live) string {
-		s := yodel.NewServer(&yodel.ServerOptions{NoIntrospection: true, Logger: slog.New(slog.DiscardHandler)})
-		inspect.Health.Handle(s, func(context.Context, *inspect.Empty) (*introspect.Health, error) {
-			return &introspect.Health{Serving: true}, nil
+		return serveOwn(t, func(s *yodel.Server) {
+			answerLive(s, o)
+			echo(s, name)
 		})
-		inspect.Live.Handle(s, func(context.Context, *introspect.LiveQuery) (*introspect.Live, error) {
-			return o, nil
-		})
-		echo(s, name)
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, stop := context.WithCancel(context.Background())
-		served := make(chan error)
-		go func() { served <- s.Serve(ctx, l) }()
-		t.Cleanup(func() { stop(); <-served })
-		return l.Addr().String()
 	}
 	series := func(calls uint64) introspect.Series {
 		return introspect.Series{
