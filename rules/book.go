@@ -261,6 +261,17 @@ func (r *Rule) storable(now time.Time) error {
 	return signed(r.Author, r.Reason)
 }
 
+// applicable returns an error if processes would refuse the rule as it is stored, or as its
+// Rollback would store it.
+func (r *Rule) applicable() error {
+	if err := r.invalid(); err != nil || r.Rollback == nil || r.Off {
+		return err
+	}
+	last := *r
+	last.Off, last.Author, last.Reason = true, autoRollback, strings.Repeat("-", maxText)
+	return last.invalid()
+}
+
 // signed returns an error if the author or the reason of a change is missing.
 func signed(author, reason string) error {
 	c := &checker{}
@@ -441,8 +452,11 @@ func (s *shelf) put(ctx context.Context, what string, r Rule) (Rule, error) {
 	r.Revision = c.Revision
 	if before, ok := s.rule(r.ID); ok {
 		c.Before, r.Created = &before, before.Created
-	} else if r.Created.IsZero() {
+	} else if what != "rollback" || r.Created.IsZero() {
 		r.Created = now
+	}
+	if err := r.applicable(); err != nil {
+		return r, err
 	}
 	c.After = &r
 	data, err := json.Marshal(&r)

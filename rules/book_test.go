@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -93,6 +94,75 @@ func TestABookRefusesRules(t *testing.T) {
 	if _, err := rules.Open(struct{}{}); err == nil {
 		t.Error("a struct{} keeps rules")
 	}
+}
+
+// Book.Put succeeds only if processes accept what it stores: the ID, the revision and the time that
+// it adds count too.
+func TestABookRefusesWhatProcessesRefuse(t *testing.T) {
+	book := open(t, memory.New(nil))
+	refused := func(r rules.Rule, id string) bool {
+		t.Helper()
+		stored, err := book.Put(t.Context(), r)
+		if invalid, ok := errors.AsType[*rules.InvalidError](err); ok {
+			if invalid.Problems[0].ID != id {
+				t.Errorf("got %v, want %s", err, id)
+			}
+			return true
+		}
+		all, err2 := book.List(t.Context(), r.Service)
+		if err != nil || err2 != nil || len(all) != 1 || all[0].ID != stored.ID {
+			t.Fatalf("Put returned %v, and the rules are %v, %v", err, all, err2)
+		}
+		if err := book.Remove(t.Context(), r.Service, stored.ID, "ann", "done"); err != nil {
+			t.Fatal(err)
+		}
+		return false
+	}
+	late := canary(10)
+	late.Expires = time.Now().AddDate(11, 0, 0)
+	if !refused(late, "YDL-R011") {
+		t.Error("a new rule that lasts 11 years is accepted")
+	}
+	if late.Created = time.Now().AddDate(2, 0, 0); !refused(late, "YDL-R011") {
+		t.Error("a new rule that lasts 11 years is accepted if it says when it was made")
+	}
+	accepted := 0
+	for n := range 256 {
+		if refused(large(62, n+1), "YDL-R003") {
+			break
+		}
+		accepted = n + 1
+	}
+	if accepted == 0 || accepted == 256 {
+		t.Errorf("rules with up to %d bytes more are accepted", accepted)
+	}
+}
+
+// large returns a rule with n texts of 256 bytes and one of last bytes.
+func large(n, last int) rules.Rule {
+	except := append(slices.Repeat([]string{strings.Repeat("x", 256)}, n), strings.Repeat("x", last))
+	return rules.Rule{Service: "Shop", Disable: &rules.Disable{Except: except}, Author: "a", Reason: "b"}
+}
+
+// A rule has more bytes when its Rollback has switched it off, and is a valid rule then too.
+func TestALargeRuleIsRolledBack(t *testing.T) {
+	book := open(t, memory.New(nil))
+	for n := 256; n > 0; n-- {
+		r := large(61, n)
+		r.Method, r.Rollback = strings.Repeat("m", 32), &rules.Rollback{Below: 99, For: rules.Duration(time.Minute)}
+		stored, err := book.Put(t.Context(), r)
+		if err != nil {
+			continue
+		}
+		if err := rules.RolledBack(book, t.Context(), "Shop", stored.ID, stored.Revision, strings.Repeat("y", 100)); err != nil {
+			t.Error(err)
+		}
+		if all, err := book.List(t.Context(), "Shop"); err != nil || len(all) != 1 || !all[0].Off || all[0].Author != "auto-rollback" {
+			t.Errorf("got %v, %v", all, err)
+		}
+		return
+	}
+	t.Error("no rule of this size is accepted")
 }
 
 func TestHistoryIsBounded(t *testing.T) {
