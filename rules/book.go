@@ -498,19 +498,20 @@ func (s *shelf) write(ctx context.Context, c *Change, data []byte) error {
 	} else {
 		s.records[c.Rule] = data
 	}
-	return s.prune(ctx)
+	s.prune(ctx)
+	return nil
 }
 
-// prune removes the oldest entries of the history.
-func (s *shelf) prune(ctx context.Context) error {
+// prune removes the oldest entries of the history. It ignores errors: the change has been made, and
+// the next change prunes again.
+func (s *shelf) prune(ctx context.Context) {
 	ids := slices.Sorted(maps.Keys(s.history))
 	for _, id := range ids[:max(len(ids)-maxHistory, 0)] {
-		if err := s.keeper.Keep(ctx, s.service, historyKind, id, nil); err != nil {
-			return fmt.Errorf("remove an old entry from the history of %s: %w", s.service, err)
+		if s.keeper.Keep(ctx, s.service, historyKind, id, nil) != nil {
+			return
 		}
 		delete(s.history, id)
 	}
-	return nil
 }
 
 // asOf returns the rules that have changed since a revision, as they were then. A nil rule did not

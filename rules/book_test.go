@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/rules"
 )
@@ -180,6 +181,47 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 	if err := book.Rollback(t.Context(), "Shop", 19, "ann", "back"); !errors.Is(err, rules.ErrNoRule) {
 		t.Errorf("too far back: %v", err)
+	}
+}
+
+// A hoarder is a registry that removes no entry of the history while it is full.
+type hoarder struct {
+	*registry.Registry
+
+	full bool
+}
+
+func (h *hoarder) Keep(ctx context.Context, service, kind, id string, value []byte) error {
+	if h.full && kind == "history" && value == nil {
+		return errors.New("the registry is full")
+	}
+	return h.Registry.Keep(ctx, service, kind, id, value)
+}
+
+func TestAChangeSucceedsIfTheHistoryIsNotPruned(t *testing.T) {
+	in := &hoarder{Registry: memory.New(nil), full: true}
+	book := open(t, in)
+	for i := range 105 {
+		put(t, book, canary(float64(i%100)))
+	}
+	entries := func() (n int) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		err := in.Kept(ctx, "Shop", "history", func(all map[string][]byte) {
+			n = len(all)
+			cancel()
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if n := entries(); n != 105 {
+		t.Errorf("the full registry has %d entries", n)
+	}
+	in.full = false
+	if put(t, book, canary(1)); entries() != 100 {
+		t.Errorf("after the next change, the registry has %d entries", entries())
 	}
 }
 
