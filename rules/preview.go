@@ -252,7 +252,8 @@ func (e *Effect) examine(rule *Rule, all []Rule) {
 	}
 	for i := range all {
 		o := &all[i]
-		if o.ID != rule.ID && o.Kind() == rule.Kind() && rule.Switch == nil && o.Active(time.Now()) && o.of() == rule.of() && rule.Kind() != "weight" {
+		if o.ID != rule.ID && o.Kind() == rule.Kind() && o.Active(time.Now()) && o.of() == rule.of() && rule.Kind() != "weight" &&
+			(rule.Switch == nil || o.Switch.Name == rule.Switch.Name) {
 			c.warnf("YDL-R016", "", "remove one of them", "rule %s is of the same kind and has the same scope", o.ID)
 			break
 		}
