@@ -177,8 +177,8 @@ func tallies(service string, a *answer) (methods, callers map[string]*tally) {
 	return methods, callers
 }
 
-// ofSeries returns the calls of a series. The last step has not ended, so it does not count, unless
-// there is no other.
+// ofSeries returns the calls of a series. The last step has not ended, so it does not count. The
+// steps before the start of the process do not count either.
 func ofSeries(s *introspect.Series, live *introspect.Live) *tally {
 	t := &tally{known: true}
 	step := live.Step
