@@ -400,3 +400,53 @@ func TestLiveData(t *testing.T) {
 		t.Errorf("got the events %v", view.Events)
 	}
 }
+
+// An instance is ejected until the last reason of the last process has ended.
+func TestEjections(t *testing.T) {
+	pay := serve(t, &yodel.ServerOptions{})
+	var processes [2]atomic.Pointer[introspect.Live]
+	source := services{"shop.Pay": {{Addr: pay}}}
+	for i := range processes {
+		addr := serveOwn(t, func(s *yodel.Server) {
+			inspect.Live.Handle(s, func(context.Context, *introspect.LiveQuery) (*introspect.Live, error) {
+				return processes[i].Load(), nil
+			})
+		})
+		source["shop.Cart"] = append(source["shop.Cart"], yodel.Instance{Addr: addr})
+	}
+	f := fleet.New(source, nil)
+	defer f.Close()
+	const notReady, ready, down = "not ready", "ready", "instance down"
+	// An event is a kind, what it is about, and who has done it. Pay is the address of the
+	// instance.
+	for _, test := range []struct {
+		what          string
+		first, second [][3]string // of the two processes
+		why           string      // empty if the instance is not ejected
+	}{
+		{what: "one reason", first: [][3]string{{notReady, pay, "breaker"}}, why: "breaker"},
+		{what: "it has ended", first: [][3]string{{notReady, pay, "breaker"}, {ready, pay, "breaker"}}},
+		{what: "it has ended in another process", first: [][3]string{{notReady, pay, "breaker"}},
+			second: [][3]string{{notReady, pay, "breaker"}, {ready, pay, "breaker"}}, why: "breaker"},
+		{what: "another reason has ended", first: [][3]string{{notReady, pay, "breaker"}, {notReady, pay, "outlier"}, {ready, pay, "outlier"}}, why: "breaker"},
+		{what: "the first reason has ended", first: [][3]string{{notReady, pay, "breaker"}, {notReady, pay, "outlier"}, {ready, pay, "breaker"}}, why: "outlier"},
+		{what: "it has left", first: [][3]string{{notReady, pay, "breaker"}, {notReady, pay, "outlier"}, {down, pay, "resolver"}}},
+		{what: "it has left another process", first: [][3]string{{notReady, pay, "breaker"}}, second: [][3]string{{down, pay, "resolver"}}, why: "breaker"},
+		{what: "it has left with many", first: [][3]string{{notReady, pay, "breaker"}, {down, "shop.Pay", "resolver"}}},
+		{what: "others have left", first: [][3]string{{notReady, pay, "breaker"}, {down, "shop.Cart", "resolver"}, {down, "", "resolver"}}, why: "breaker"},
+		{what: "it is back", first: [][3]string{{notReady, pay, "breaker"}, {down, "shop.Pay", "resolver"}, {notReady, pay, "outlier"}}, why: "outlier"},
+	} {
+		at := time.Now()
+		for i, events := range [][][3]string{test.first, test.second} {
+			live := &introspect.Live{Now: at, Step: time.Second}
+			for j, e := range events {
+				live.Events = append(live.Events, introspect.Event{At: at.Add(time.Duration(10*j+i) * time.Millisecond), Kind: e[0], Object: e[1], What: e[2], By: e[2]})
+			}
+			processes[i].Store(live)
+		}
+		in := read(t, f).Service("shop.Pay").Instances[0]
+		if ejected := in.State == fleet.Ejected; ejected != (test.why != "") || in.Why != test.why {
+			t.Errorf("%s: the instance is %s (%s), want %q", test.what, in.State, in.Why, test.why)
+		}
+	}
+}
