@@ -450,3 +450,26 @@ func TestEjections(t *testing.T) {
 		}
 	}
 }
+
+// Callers may repeat a method, or call it by GET, only if all instances say so.
+func TestMethodsThatInstancesDescribeDifferently(t *testing.T) {
+	var says [2]atomic.Bool
+	var cart []yodel.Instance
+	for i := range says {
+		cart = append(cart, yodel.Instance{Addr: serveOwn(t, func(s *yodel.Server) {
+			inspect.Info.Handle(s, func(context.Context, *inspect.Empty) (*introspect.Info, error) {
+				return &introspect.Info{Methods: []introspect.Method{{Name: "shop.Cart.Get", ReadOnly: says[i].Load(), Idempotent: says[i].Load()}}}, nil
+			})
+		})})
+	}
+	for _, test := range [][2]bool{{false, false}, {false, true}, {true, false}, {true, true}} {
+		says[0].Store(test[0])
+		says[1].Store(test[1])
+		f := fleet.New(services{"shop.Cart": cart}, nil)
+		m := read(t, f).Service("shop.Cart").Methods
+		f.Close()
+		if want := test[0] && test[1]; len(m) != 1 || m[0].ReadOnly != want || m[0].Idempotent != want {
+			t.Errorf("%v: got %+v", test, m)
+		}
+	}
+}

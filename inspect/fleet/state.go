@@ -242,23 +242,29 @@ func busiest(callers map[string]*tally) []Caller {
 	return list
 }
 
-// callersOf returns the callers of a method.
-func (s *Service) callersOf(method string) []Caller {
-	callers := make(map[string]*tally)
+// callersOf returns the callers of each method.
+func (s *Service) callersOf() map[string]map[string]*tally {
+	byMethod := make(map[string]map[string]*tally)
 	for _, in := range s.Instances {
 		if in.Live == nil {
 			continue
 		}
 		for i := range in.Live.Series {
-			if one := &in.Live.Series[i]; one.Side == "server" && one.Method == method {
-				merge(callers, map[string]*tally{one.Peer: ofSeries(one, in.Live)})
+			one := &in.Live.Series[i]
+			if one.Side != "server" || ServiceOf(one.Method) != s.Name {
+				continue
 			}
+			if byMethod[one.Method] == nil {
+				byMethod[one.Method] = make(map[string]*tally)
+			}
+			merge(byMethod[one.Method], map[string]*tally{one.Peer: ofSeries(one, in.Live)})
 		}
 	}
-	return busiest(callers)
+	return byMethod
 }
 
-// describe returns the methods of all instances with their calls.
+// describe returns the methods of all instances with their calls. A method is read-only, or
+// idempotent, if all instances that have it say so.
 func (s *Service) describe(methods map[string]*tally) []Method {
 	byName := make(map[string]Method)
 	for _, in := range s.Instances {
@@ -266,17 +272,21 @@ func (s *Service) describe(methods map[string]*tally) []Method {
 			continue
 		}
 		for _, m := range in.Info.Methods {
-			if ServiceOf(m.Name) == s.Name {
-				byName[m.Name] = Method{Method: m}
+			if ServiceOf(m.Name) != s.Name {
+				continue
 			}
+			if other, ok := byName[m.Name]; ok {
+				m.ReadOnly, m.Idempotent = m.ReadOnly && other.ReadOnly, m.Idempotent && other.Idempotent
+			}
+			byName[m.Name] = Method{Method: m}
 		}
 	}
-	list := make([]Method, 0, len(byName))
+	list, callers := make([]Method, 0, len(byName)), s.callersOf()
 	for name, m := range byName {
 		if t := methods[name]; t != nil {
 			m.Traffic = t.traffic()
 		}
-		m.Callers = s.callersOf(name)
+		m.Callers = busiest(callers[name])
 		list = append(list, m)
 	}
 	slices.SortFunc(list, func(a, b Method) int { return strings.Compare(a.Name, b.Name) })
