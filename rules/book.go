@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // A Book reads and writes the rules in a registry. Its methods may be called concurrently, and by
@@ -123,25 +125,53 @@ func flatten(lines *[]string, path string, data json.RawMessage) {
 }
 
 // List returns the rules of a service, sorted by ID, also those that are off or have expired. An
-// empty service means all services. Records that are not valid rules are left out.
+// empty service means all services. Invalid has the records that are not valid rules.
 func (b *Book) List(ctx context.Context, service string) ([]Rule, error) {
+	var all []Rule
+	if err := b.each(ctx, service, func(name string, records map[string][]byte) {
+		all = append(all, validRules(name, records)...)
+	}); err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// Invalid returns the records of a service that are not valid rules, sorted by ID, with the reasons
+// in RuleState.Problem. List leaves them out, and processes refuse them. A process that has applied
+// a valid rule with that ID still does so. An empty service means all services.
+func (b *Book) Invalid(ctx context.Context, service string) ([]introspect.RuleState, error) {
+	var all []introspect.RuleState
+	if err := b.each(ctx, service, func(name string, records map[string][]byte) {
+		for _, id := range slices.Sorted(maps.Keys(records)) {
+			if _, err := ruleIn(name, id, records[id]); err != nil {
+				all = append(all, introspect.RuleState{Service: name, ID: id, State: "invalid", Problem: err.Error()})
+			}
+		}
+	}); err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// each calls f with the records of the rules of a service, or of all services one by one if service
+// is empty.
+func (b *Book) each(ctx context.Context, service string, f func(service string, records map[string][]byte)) error {
 	services := []string{service}
 	if service == "" {
 		var err error
 		if services, err = b.keeper.KeptServices(ctx, rulesKind); err != nil {
-			return nil, fmt.Errorf("list the services with rules: %w", err)
+			return fmt.Errorf("list the services with rules: %w", err)
 		}
 		slices.Sort(services)
 	}
-	var all []Rule
 	for _, name := range services {
 		records, err := b.read(ctx, name, rulesKind)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		all = append(all, validRules(name, records)...)
+		f(name, records)
 	}
-	return all, nil
+	return nil
 }
 
 // read returns the records of a kind.

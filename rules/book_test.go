@@ -184,6 +184,30 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 }
 
+func TestABookNamesInvalidRecords(t *testing.T) {
+	in := memory.New(nil)
+	book := open(t, in)
+	put(t, book, canary(10))
+	for id, record := range map[string]string{"broken": "{", "other": `{"schema":1,"id":"c","service":"Shop"}`, "future": `{"schema":9}`} {
+		if err := in.Keep(t.Context(), "Shop", "rules", id, []byte(record)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, service := range []string{"Shop", ""} {
+		all, err := book.Invalid(t.Context(), service)
+		var got []string
+		for _, r := range all {
+			got = append(got, r.Service+"/"+r.ID+" "+r.State+" "+r.Problem[max(len(r.Problem)-10, 0):])
+		}
+		if want := "Shop/broken invalid [YDL-R001], Shop/future invalid [YDL-R004], Shop/other invalid [YDL-R004]"; err != nil || strings.Join(got, ", ") != want {
+			t.Errorf("got %v, %v", got, err)
+		}
+	}
+	if all, err := book.List(t.Context(), "Shop"); err != nil || len(all) != 1 {
+		t.Errorf("the rules are %v, %v", all, err)
+	}
+}
+
 // A hoarder is a registry that removes no entry of the history while it is full.
 type hoarder struct {
 	*registry.Registry
