@@ -22,8 +22,8 @@ import (
 // A Book reads and writes the rules in a registry. Its methods may be called concurrently, and by
 // several processes.
 type Book struct {
-	keeper Keeper
-	turn   chan struct{} // holds the token of the running change
+	keeper  Keeper
+	running chan struct{} // holds the token of the running change
 }
 
 // A Keeper is a registry that stores records of operators for a service, beside the records of its
@@ -60,7 +60,7 @@ func Open(r any) (*Book, error) {
 	if !ok {
 		return nil, fmt.Errorf("a %T keeps no rules", r)
 	}
-	return &Book{keeper: k, turn: make(chan struct{}, 1)}, nil
+	return &Book{keeper: k, running: make(chan struct{}, 1)}, nil
 }
 
 // ErrNoRule is the error for a rule or a revision that does not exist.
@@ -398,11 +398,11 @@ func (b *Book) rolledBack(ctx context.Context, service, id string, revision int,
 // other.
 func (b *Book) change(ctx context.Context, service string, f func(s *shelf) error) error {
 	select {
-	case b.turn <- struct{}{}:
+	case b.running <- struct{}{}:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	defer func() { <-b.turn }()
+	defer func() { <-b.running }()
 	s := &shelf{keeper: b.keeper, service: service}
 	var err error
 	if s.records, err = b.read(ctx, service, rulesKind); err != nil {
