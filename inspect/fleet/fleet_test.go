@@ -230,6 +230,20 @@ func TestStatisticsAreBounded(t *testing.T) {
 	}
 }
 
+// Each service that fleet.Addresses finds is followed, so a server can name only so many.
+func TestServicesAtAnAddressAreBounded(t *testing.T) {
+	odd := &introspect.Info{}
+	for i := range 6000 {
+		odd.Methods = append(odd.Methods, introspect.Method{Name: fmt.Sprint("service", i, ".Do")})
+	}
+	addr := serveOwn(t, func(s *yodel.Server) {
+		inspect.Info.Handle(s, func(context.Context, *inspect.Empty) (*introspect.Info, error) { return odd, nil })
+	})
+	if names, err := fleet.Addresses(nil, addr).Services(t.Context()); err != nil || len(names) != 5000 {
+		t.Errorf("got %d services, %v", len(names), err)
+	}
+}
+
 // TestTrafficOfARealServer waits until the live data of a server have the calls of a second that
 // has ended.
 func TestTrafficOfARealServer(t *testing.T) {
