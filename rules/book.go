@@ -15,13 +15,15 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // A Book reads and writes the rules in a registry. Its methods may be called concurrently, and by
 // several processes.
 type Book struct {
-	keeper Keeper
-	turn   chan struct{} // holds the token of the running change
+	keeper  Keeper
+	running chan struct{} // holds the token of the running change
 }
 
 // A Keeper is a registry that stores records of operators for a service, beside the records of its
@@ -58,7 +60,7 @@ func Open(r any) (*Book, error) {
 	if !ok {
 		return nil, fmt.Errorf("a %T keeps no rules", r)
 	}
-	return &Book{keeper: k, turn: make(chan struct{}, 1)}, nil
+	return &Book{keeper: k, running: make(chan struct{}, 1)}, nil
 }
 
 // ErrNoRule is the error for a rule or a revision that does not exist.
@@ -123,25 +125,53 @@ func flatten(lines *[]string, path string, data json.RawMessage) {
 }
 
 // List returns the rules of a service, sorted by ID, also those that are off or have expired. An
-// empty service means all services. Records that are not valid rules are left out.
+// empty service means all services. Invalid has the records that are not valid rules.
 func (b *Book) List(ctx context.Context, service string) ([]Rule, error) {
+	var all []Rule
+	if err := b.each(ctx, service, func(name string, records map[string][]byte) {
+		all = append(all, validRules(name, records)...)
+	}); err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// Invalid returns the records of a service that are not valid rules, sorted by ID, with the reasons
+// in RuleState.Problem. List leaves them out, and processes refuse them. A process that has applied
+// a valid rule with that ID still does so. An empty service means all services.
+func (b *Book) Invalid(ctx context.Context, service string) ([]introspect.RuleState, error) {
+	var all []introspect.RuleState
+	if err := b.each(ctx, service, func(name string, records map[string][]byte) {
+		for _, id := range slices.Sorted(maps.Keys(records)) {
+			if _, err := ruleIn(name, id, records[id]); err != nil {
+				all = append(all, introspect.RuleState{Service: name, ID: id, State: "invalid", Problem: err.Error()})
+			}
+		}
+	}); err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// each calls f with the records of the rules of a service, or of all services one by one if service
+// is empty.
+func (b *Book) each(ctx context.Context, service string, f func(service string, records map[string][]byte)) error {
 	services := []string{service}
 	if service == "" {
 		var err error
 		if services, err = b.keeper.KeptServices(ctx, rulesKind); err != nil {
-			return nil, fmt.Errorf("list the services with rules: %w", err)
+			return fmt.Errorf("list the services with rules: %w", err)
 		}
 		slices.Sort(services)
 	}
-	var all []Rule
 	for _, name := range services {
 		records, err := b.read(ctx, name, rulesKind)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		all = append(all, validRules(name, records)...)
+		f(name, records)
 	}
-	return all, nil
+	return nil
 }
 
 // read returns the records of a kind.
@@ -261,6 +291,17 @@ func (r *Rule) storable(now time.Time) error {
 	return signed(r.Author, r.Reason)
 }
 
+// applicable returns an error if processes would refuse the rule as it is stored, or as its
+// Rollback would store it.
+func (r *Rule) applicable() error {
+	if err := r.invalid(); err != nil || r.Rollback == nil || r.Off {
+		return err
+	}
+	last := *r
+	last.Off, last.Author, last.Reason = true, autoRollback, strings.Repeat("-", maxText)
+	return last.invalid()
+}
+
 // signed returns an error if the author or the reason of a change is missing.
 func signed(author, reason string) error {
 	c := &checker{}
@@ -357,11 +398,11 @@ func (b *Book) rolledBack(ctx context.Context, service, id string, revision int,
 // other.
 func (b *Book) change(ctx context.Context, service string, f func(s *shelf) error) error {
 	select {
-	case b.turn <- struct{}{}:
+	case b.running <- struct{}{}:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	defer func() { <-b.turn }()
+	defer func() { <-b.running }()
 	s := &shelf{keeper: b.keeper, service: service}
 	var err error
 	if s.records, err = b.read(ctx, service, rulesKind); err != nil {
@@ -441,8 +482,11 @@ func (s *shelf) put(ctx context.Context, what string, r Rule) (Rule, error) {
 	r.Revision = c.Revision
 	if before, ok := s.rule(r.ID); ok {
 		c.Before, r.Created = &before, before.Created
-	} else if r.Created.IsZero() {
+	} else if what != "rollback" || r.Created.IsZero() {
 		r.Created = now
+	}
+	if err := r.applicable(); err != nil {
+		return r, err
 	}
 	c.After = &r
 	data, err := json.Marshal(&r)
@@ -484,19 +528,20 @@ func (s *shelf) write(ctx context.Context, c *Change, data []byte) error {
 	} else {
 		s.records[c.Rule] = data
 	}
-	return s.prune(ctx)
+	s.prune(ctx)
+	return nil
 }
 
-// prune removes the oldest entries of the history.
-func (s *shelf) prune(ctx context.Context) error {
+// prune removes the oldest entries of the history. It ignores errors: the change has been made, and
+// the next change prunes again.
+func (s *shelf) prune(ctx context.Context) {
 	ids := slices.Sorted(maps.Keys(s.history))
 	for _, id := range ids[:max(len(ids)-maxHistory, 0)] {
-		if err := s.keeper.Keep(ctx, s.service, historyKind, id, nil); err != nil {
-			return fmt.Errorf("remove an old entry from the history of %s: %w", s.service, err)
+		if s.keeper.Keep(ctx, s.service, historyKind, id, nil) != nil {
+			return
 		}
 		delete(s.history, id)
 	}
-	return nil
 }
 
 // asOf returns the rules that have changed since a revision, as they were then. A nil rule did not

@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/rules"
 )
@@ -95,6 +97,75 @@ func TestABookRefusesRules(t *testing.T) {
 	}
 }
 
+// Book.Put succeeds only if processes accept what it stores: the ID, the revision and the time that
+// it adds count too.
+func TestABookRefusesWhatProcessesRefuse(t *testing.T) {
+	book := open(t, memory.New(nil))
+	refused := func(r rules.Rule, id string) bool {
+		t.Helper()
+		stored, err := book.Put(t.Context(), r)
+		if invalid, ok := errors.AsType[*rules.InvalidError](err); ok {
+			if invalid.Problems[0].ID != id {
+				t.Errorf("got %v, want %s", err, id)
+			}
+			return true
+		}
+		all, err2 := book.List(t.Context(), r.Service)
+		if err != nil || err2 != nil || len(all) != 1 || all[0].ID != stored.ID {
+			t.Fatalf("Put returned %v, and the rules are %v, %v", err, all, err2)
+		}
+		if err := book.Remove(t.Context(), r.Service, stored.ID, "ann", "done"); err != nil {
+			t.Fatal(err)
+		}
+		return false
+	}
+	late := canary(10)
+	late.Expires = time.Now().AddDate(11, 0, 0)
+	if !refused(late, "YDL-R011") {
+		t.Error("a new rule that lasts 11 years is accepted")
+	}
+	if late.Created = time.Now().AddDate(2, 0, 0); !refused(late, "YDL-R011") {
+		t.Error("a new rule that lasts 11 years is accepted if it says when it was made")
+	}
+	accepted := 0
+	for n := range 256 {
+		if refused(large(62, n+1), "YDL-R003") {
+			break
+		}
+		accepted = n + 1
+	}
+	if accepted == 0 || accepted == 256 {
+		t.Errorf("rules with up to %d bytes more are accepted", accepted)
+	}
+}
+
+// large returns a rule with n texts of 256 bytes and one of last bytes.
+func large(n, last int) rules.Rule {
+	except := append(slices.Repeat([]string{strings.Repeat("x", 256)}, n), strings.Repeat("x", last))
+	return rules.Rule{Service: "Shop", Disable: &rules.Disable{Except: except}, Author: "a", Reason: "b"}
+}
+
+// A rule has more bytes when its Rollback has switched it off, and is a valid rule then too.
+func TestALargeRuleIsRolledBack(t *testing.T) {
+	book := open(t, memory.New(nil))
+	for n := 256; n > 0; n-- {
+		r := large(61, n)
+		r.Method, r.Rollback = strings.Repeat("m", 32), &rules.Rollback{Below: 99, For: rules.Duration(time.Minute)}
+		stored, err := book.Put(t.Context(), r)
+		if err != nil {
+			continue
+		}
+		if err := rules.RolledBack(book, t.Context(), "Shop", stored.ID, stored.Revision, strings.Repeat("y", 100)); err != nil {
+			t.Error(err)
+		}
+		if all, err := book.List(t.Context(), "Shop"); err != nil || len(all) != 1 || !all[0].Off || all[0].Author != "auto-rollback" {
+			t.Errorf("got %v, %v", all, err)
+		}
+		return
+	}
+	t.Error("no rule of this size is accepted")
+}
+
 func TestHistoryIsBounded(t *testing.T) {
 	r := memory.New(nil)
 	book := open(t, r)
@@ -110,6 +181,71 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 	if err := book.Rollback(t.Context(), "Shop", 19, "ann", "back"); !errors.Is(err, rules.ErrNoRule) {
 		t.Errorf("too far back: %v", err)
+	}
+}
+
+func TestABookNamesInvalidRecords(t *testing.T) {
+	in := memory.New(nil)
+	book := open(t, in)
+	put(t, book, canary(10))
+	for id, record := range map[string]string{"broken": "{", "other": `{"schema":1,"id":"c","service":"Shop"}`, "future": `{"schema":9}`} {
+		if err := in.Keep(t.Context(), "Shop", "rules", id, []byte(record)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, service := range []string{"Shop", ""} {
+		all, err := book.Invalid(t.Context(), service)
+		var got []string
+		for _, r := range all {
+			got = append(got, r.Service+"/"+r.ID+" "+r.State+" "+r.Problem[max(len(r.Problem)-10, 0):])
+		}
+		if want := "Shop/broken invalid [YDL-R001], Shop/future invalid [YDL-R004], Shop/other invalid [YDL-R004]"; err != nil || strings.Join(got, ", ") != want {
+			t.Errorf("got %v, %v", got, err)
+		}
+	}
+	if all, err := book.List(t.Context(), "Shop"); err != nil || len(all) != 1 {
+		t.Errorf("the rules are %v, %v", all, err)
+	}
+}
+
+// A hoarder is a registry that removes no entry of the history while it is full.
+type hoarder struct {
+	*registry.Registry
+
+	full bool
+}
+
+func (h *hoarder) Keep(ctx context.Context, service, kind, id string, value []byte) error {
+	if h.full && kind == "history" && value == nil {
+		return errors.New("the registry is full")
+	}
+	return h.Registry.Keep(ctx, service, kind, id, value)
+}
+
+func TestAChangeSucceedsIfTheHistoryIsNotPruned(t *testing.T) {
+	in := &hoarder{Registry: memory.New(nil), full: true}
+	book := open(t, in)
+	for i := range 105 {
+		put(t, book, canary(float64(i%100)))
+	}
+	entries := func() (n int) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		err := in.Kept(ctx, "Shop", "history", func(all map[string][]byte) {
+			n = len(all)
+			cancel()
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if n := entries(); n != 105 {
+		t.Errorf("the full registry has %d entries", n)
+	}
+	in.full = false
+	if put(t, book, canary(1)); entries() != 100 {
+		t.Errorf("after the next change, the registry has %d entries", entries())
 	}
 }
 

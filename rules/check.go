@@ -215,7 +215,7 @@ func (c *checker) action(r *Rule) {
 	case r.Fallback != nil:
 		c.answer("fallback", r.Fallback)
 	case r.Switch != nil:
-		c.text("switch.name", r.Switch.Name, true)
+		c.switched(r)
 	}
 	if r.Rollback != nil {
 		c.rollback(r)
@@ -278,6 +278,19 @@ func (c *checker) disable(r *Rule) {
 	}
 }
 
+// switched checks a Switch.
+func (c *checker) switched(r *Rule) {
+	c.text("switch.name", r.Switch.Name, true)
+	for _, p := range []part{{"method", r.Method}, {"caller", r.Caller}, {"tenant", r.Tenant}} {
+		if p.value != "" {
+			c.addf("YDL-R010", p.name, "leave the scope empty", "a switch does not act on calls")
+		}
+	}
+	if len(r.Header) > 0 {
+		c.addf("YDL-R010", "header", "leave the scope empty", "a switch does not act on calls")
+	}
+}
+
 func (c *checker) limit(l *Limit) {
 	if l.PerSecond == 0 && l.Concurrent == 0 {
 		c.addf("YDL-R009", "limit", "set perSecond or concurrent", "it limits nothing")
@@ -287,6 +300,9 @@ func (c *checker) limit(l *Limit) {
 	c.number("limit.concurrent", float64(l.Concurrent), 0, 1e6)
 	c.number("limit.queue", float64(l.Queue), -1, 1e6)
 	c.by("limit.by", l.By, "caller", "tenant", "method")
+	if l.By != "" && l.PerSecond == 0 {
+		c.addf("YDL-R010", "limit.by", "set perSecond", "it divides only calls per second")
+	}
 }
 
 func (c *checker) hedge(h *Hedge) {

@@ -255,7 +255,7 @@ func (s *service) refresh(now time.Time) (broken []broken, next time.Duration) {
 	events, due := s.noteLocked(now)
 	next = min(next, due)
 	s.mu.Unlock()
-	s.tell(events)
+	s.publish(events)
 	if changed && s.of.opts.OnChange != nil {
 		s.report()
 	}

@@ -63,8 +63,8 @@ func (s *service) join(note func(introspect.Event)) (leave func()) {
 	}
 }
 
-// tell passes events to the clients and servers. The caller does not hold the lock.
-func (s *service) tell(events []introspect.Event) {
+// publish passes events to the clients and servers. The caller does not hold the lock.
+func (s *service) publish(events []introspect.Event) {
 	if len(events) == 0 {
 		return
 	}
@@ -118,19 +118,19 @@ func (s *service) changeLocked(before, now introspect.RuleState) (what, by strin
 	case now.State == "rolled back":
 		return "rolled back: " + now.Problem, autoRollback
 	case now.State == "active" && before.State == "active":
-		return "changed: " + a.told(), a.Author
+		return "changed: " + a.summary(), a.Author
 	case now.State == "active":
-		return "in force: " + a.told(), a.Author
+		return "in force: " + a.summary(), a.Author
 	case now.State == "expired" && acted:
-		return "expired: " + a.told(), "expiry"
+		return "expired: " + a.summary(), "expiry"
 	case now.State == "off" && acted:
 		return fmt.Sprintf("switched off: %s (revision %d)", a.Reason, a.Revision), a.Author
 	}
 	return "", ""
 }
 
-// told describes a rule in an event.
-func (a *active) told() string {
+// summary describes a rule in an event.
+func (a *active) summary() string {
 	does := a.does()
 	return fmt.Sprintf("%s%s: %s (revision %d)", strings.ToLower(does[:1]), does[1:], a.Reason, a.Revision)
 }
@@ -166,8 +166,8 @@ func (n *notes) add(service, id string, e introspect.Event) {
 	}
 }
 
-// due returns the events of the changes, unless the last events were told a moment ago, and the
-// time until it has to be called again.
+// due returns the events of the changes, unless a period that began with the last events has not
+// ended, and the time until it has to be called again.
 func (n *notes) due(service string, now time.Time) (events []introspect.Event, next time.Duration) {
 	if n.count == 0 {
 		return nil, time.Hour

@@ -86,7 +86,7 @@ func Preview(rule *Rule, all []Rule, traffic *Traffic) *Effect {
 	return e
 }
 
-// disableAll reports whether rules leave none of the instances to any call.
+// disableAll reports whether the rules that concern all calls leave no instance.
 func disableAll(all []Rule, instances []yodel.Instance) bool {
 	now := time.Now()
 	left := slices.Clone(instances)
@@ -113,11 +113,14 @@ func (r *Rule) rates(live *introspect.Live) (calls, matched float64) {
 		s := &live.Series[i]
 		service, _ := splitMethod(s.Method)
 		n := max(len(s.Calls)-1, 0) // the last step has not ended
-		if s.Side != "server" || service != r.Service || n == 0 {
+		if lived := live.Now.Sub(live.Process.Started); lived < time.Duration(n)*live.Step {
+			n = int((lived + live.Step - 1) / live.Step)
+		}
+		if s.Side != "server" || service != r.Service || n <= 0 {
 			continue
 		}
 		sum := uint64(0)
-		for _, step := range s.Calls[:n] {
+		for _, step := range s.Calls[len(s.Calls)-1-n : len(s.Calls)-1] {
 			sum += step
 		}
 		rate := float64(sum) / (float64(n) * live.Step.Seconds())
@@ -129,7 +132,8 @@ func (r *Rule) rates(live *introspect.Live) (calls, matched float64) {
 	return calls, matched
 }
 
-// move computes the shares after the rule. Calls outside of its scope stay where they are.
+// move computes the shares after the rule, and the rate of the calls that no instance takes then.
+// Calls outside of its scope go where they went before.
 func (e *Effect) move(rule *Rule, all []Rule, traffic *Traffic, matched []float64) {
 	for i := range e.Shares {
 		e.Shares[i].After = e.Shares[i].Before
@@ -142,17 +146,21 @@ func (e *Effect) move(rule *Rule, all []Rule, traffic *Traffic, matched []float6
 		i := slices.IndexFunc(traffic.Instances, func(in yodel.Instance) bool { return in.Addr == share.Addr })
 		instances = append(instances, traffic.Instances[i])
 	}
-	want := spread(rule.besides(all), instances)
+	want, sum := spread(rule.routing(all), instances), 0.0
 	for i := range e.Shares {
 		s := &e.Shares[i]
 		s.After = s.Before - matched[i] + want[i]*e.Matched
 		e.Moved += max(s.After-s.Before, 0)
+		sum += want[i]
+	}
+	if lost := 1 - sum; lost > 1e-9 { // less is an error of rounding
+		e.Refused = e.Matched * lost
 	}
 }
 
-// besides returns the rules that choose instances for the calls in the scope of r: r itself, and
+// routing returns the rules that choose instances for the calls in the scope of r: r itself, and
 // those of the others that concern all calls or the same calls.
-func (r *Rule) besides(all []Rule) []*active {
+func (r *Rule) routing(all []Rule) []*active {
 	own := []*active{{Rule: *r}}
 	now := time.Now()
 	for i := range all {
@@ -191,10 +199,14 @@ func spread(rules []*active, instances []yodel.Instance) []float64 {
 		for n, p := range percent {
 			total += p * float64(max(instances[n].Weight, 1))
 		}
-		for n, p := range percent {
-			if total > 0 {
-				shares[n] += likely * p * float64(max(instances[n].Weight, 1)) / total
+		if total == 0 { // no instance has more than 0 %, so these are the ones that take the calls
+			for n := range percent {
+				percent[n] = 1
+				total += float64(max(instances[n].Weight, 1))
 			}
+		}
+		for n, p := range percent {
+			shares[n] += likely * p * float64(max(instances[n].Weight, 1)) / total
 		}
 	}
 	canaries := 0
@@ -208,7 +220,8 @@ func spread(rules []*active, instances []yodel.Instance) []float64 {
 	return shares
 }
 
-// refuse computes the rate of the calls that are not executed.
+// refuse computes the rate of the calls that are not executed because of a rule that does not
+// choose instances.
 func (e *Effect) refuse(rule *Rule) {
 	switch {
 	case rule.Off:
@@ -222,19 +235,10 @@ func (e *Effect) refuse(rule *Rule) {
 				e.Refused += max(s.Before*e.Matched/e.Calls-rule.Limit.PerSecond, 0)
 			}
 		}
-	default: // left is a rule that refuses none of the calls
-		if target := rule.target(); target != nil && e.none() {
-			e.Refused = e.Matched
-		}
 	}
 }
 
-// none reports whether no instance gets any of the calls that there were.
-func (e *Effect) none() bool {
-	return !slices.ContainsFunc(e.Shares, func(s Share) bool { return s.After > 0 })
-}
-
-// examine adds the problems that the instances and the traffic show.
+// examine adds the problems that the instances, the traffic and the other rules show.
 func (e *Effect) examine(rule *Rule, all []Rule) {
 	c := &checker{}
 	if e.disabled {
@@ -248,7 +252,8 @@ func (e *Effect) examine(rule *Rule, all []Rule) {
 	}
 	for i := range all {
 		o := &all[i]
-		if o.ID != rule.ID && o.Kind() == rule.Kind() && rule.Switch == nil && o.Active(time.Now()) && o.of() == rule.of() && rule.Kind() != "weight" {
+		if o.ID != rule.ID && o.Kind() == rule.Kind() && o.Active(time.Now()) && o.of() == rule.of() && rule.Kind() != "weight" &&
+			(rule.Switch == nil || o.Switch.Name == rule.Switch.Name) {
 			c.warnf("YDL-R016", "", "remove one of them", "rule %s is of the same kind and has the same scope", o.ID)
 			break
 		}

@@ -17,10 +17,10 @@ import (
 // traffic is that of three instances, of which one is version v2. Each executes 10 calls of
 // Shop.Buy a second from web, and 5 of Shop.Sell from batch.
 func traffic() *rules.Traffic {
-	t := &rules.Traffic{Live: make(map[string]*introspect.Live)}
+	t, now := &rules.Traffic{Live: make(map[string]*introspect.Live)}, time.Now()
 	for addr, version := range map[string]string{"a": "v1", "b": "v1", "c": "v2"} {
 		t.Instances = append(t.Instances, yodel.Instance{Addr: addr, Version: version})
-		t.Live[addr] = &introspect.Live{Step: time.Second, Series: []introspect.Series{
+		t.Live[addr] = &introspect.Live{Now: now, Step: time.Second, Process: introspect.Process{Started: now.Add(-time.Hour)}, Series: []introspect.Series{
 			{Side: "server", Method: "Shop.Buy", Peer: "web", Calls: []uint64{10, 10, 10, 3}},
 			{Side: "server", Method: "Shop.Sell", Peer: "batch", Calls: []uint64{5, 5, 5, 0}},
 			{Side: "client", Method: "Shop.Buy", Calls: []uint64{99, 99, 99, 99}},
@@ -49,10 +49,17 @@ func TestPreview(t *testing.T) {
 			all: []rules.Rule{{ID: "x", Disable: &rules.Disable{To: &rules.Target{Addr: "a"}}}}, moved: 15, c: 22.5},
 		{what: "refuse", rule: rules.Rule{Method: "Sell", Disable: &rules.Disable{}}, refused: 15, c: 15, problems: "YDL-R022"},
 		{what: "limit", rule: rules.Rule{Limit: &rules.Limit{PerSecond: 10}}, refused: 15, c: 15, problems: "YDL-R022"},
+		{what: "no instance in the scope", rule: rules.Rule{Method: "Sell", Route: &rules.Route{To: rules.Target{Version: "v9"}, Strict: true}},
+			refused: 15, c: 10, problems: "YDL-R012"},
+		{what: "no weight anywhere", rule: rules.Rule{Weight: &rules.Weight{To: rules.Target{Version: "v*"}}}, c: 15},
 		{what: "typo", rule: rules.Rule{Canary: &rules.Canary{To: rules.Target{Version: "v22"}, Percent: 10}}, c: 15, problems: "YDL-R012"},
 		{what: "no call", rule: rules.Rule{Method: "Lend", Timeout: &rules.Timeout{After: rules.Duration(time.Second)}}, c: 15, problems: "YDL-R013"},
 		{what: "same", rule: rules.Rule{Timeout: &rules.Timeout{After: rules.Duration(time.Second)}},
 			all: []rules.Rule{{ID: "x", Service: "Shop", Timeout: &rules.Timeout{After: 1}}}, c: 15, problems: "YDL-R016"},
+		{what: "same switch", rule: rules.Rule{Switch: &rules.Switch{Name: "new"}},
+			all: []rules.Rule{{ID: "x", Service: "Shop", Switch: &rules.Switch{Name: "new", On: true}}}, c: 15, problems: "YDL-R016"},
+		{what: "another switch", rule: rules.Rule{Switch: &rules.Switch{Name: "new"}},
+			all: []rules.Rule{{ID: "x", Service: "Shop", Switch: &rules.Switch{Name: "old", On: true}}}, c: 15},
 		{what: "all", rule: rules.Rule{Disable: &rules.Disable{To: &rules.Target{Version: "v*"}}}, refused: 45, problems: "YDL-R022 YDL-R015"},
 		{what: "steep", rule: rules.Rule{Canary: &rules.Canary{To: v2, Percent: 100}}, moved: 30, c: 45, problems: "YDL-R021"},
 		{what: "invalid", rule: rules.Rule{Canary: &rules.Canary{To: v2, Percent: 200}}, c: 15, problems: "YDL-R006"},
@@ -75,6 +82,18 @@ func TestPreviewWithoutTraffic(t *testing.T) {
 	r := rules.Rule{Service: "Shop", Canary: &rules.Canary{To: rules.Target{Version: "v2"}, Percent: 10}}
 	if e := rules.Preview(&r, nil, &rules.Traffic{}); e.Calls != 0 || e.Moved != 0 || e.Text != "there was no traffic in the last minutes" {
 		t.Errorf("%+v", e)
+	}
+}
+
+// The rates of a process are those of the time that it has lived.
+func TestPreviewOfAYoungProcess(t *testing.T) {
+	of := traffic()
+	live := of.Live["c"]
+	live.Process.Started = live.Now.Add(-1500 * time.Millisecond)
+	live.Series = []introspect.Series{{Side: "server", Method: "Shop.Buy", Calls: append(make([]uint64, 58), 10, 20, 3)}}
+	r := rules.Rule{Service: "Shop", Timeout: &rules.Timeout{After: rules.Duration(time.Second)}}
+	if e := rules.Preview(&r, nil, of); e.Shares[2].Before != 15 || e.Calls != 45 {
+		t.Errorf("got %+v", e)
 	}
 }
 

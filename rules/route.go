@@ -126,16 +126,16 @@ func narrow(rules []*active, d decision, instances []yodel.Instance) (percent ma
 type client struct {
 	service *service
 	inner   yodel.Balancer
-	// turn holds the token of the goroutine that runs inner. The fields below belong to it.
-	turn chan struct{}
-	last map[string]yodel.Picker // of inner, by the rules for which they choose
-	used map[string]bool         // the names of breakers that the client has had
+	// running holds the token of the goroutine that runs inner. The fields below belong to it.
+	running chan struct{}
+	last    map[string]yodel.Picker // of inner, by the rules for which they choose
+	used    map[string]bool         // the names of breakers that the client has had
 }
 
 // balance is the client's Balancer.
 func (c *client) balance(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
-	c.turn <- struct{}{}
-	defer func() { <-c.turn }()
+	c.running <- struct{}{}
+	defer func() { <-c.running }()
 	base := last
 	switch p := last.(type) {
 	case *routed:
@@ -217,7 +217,6 @@ func (p *routed) Pick(call *yodel.Call) *yodel.Endpoint {
 	ep := c.pick(call)
 	if ep == nil && c.without != 0 {
 		ep = p.choice(decision{d.matched &^ c.without, d.hit &^ c.without}).pick(call)
-		d.hit = 0
 	} else if ep != nil {
 		p.count(call, d, c)
 	}
@@ -326,8 +325,8 @@ func (p *routed) choice(d decision) *choice {
 		return p.make(d, anyOf)
 	}
 	select {
-	case p.client.turn <- struct{}{}:
-		defer func() { <-p.client.turn }()
+	case p.client.running <- struct{}{}:
+		defer func() { <-p.client.running }()
 	default:
 		return p.make(d, anyOf)
 	}

@@ -143,7 +143,7 @@ type Limit struct {
 	Concurrent int     `json:"concurrent,omitempty"` // calls that run at a time; 0 means no limit
 	Queue      int     `json:"queue,omitempty"`      // calls that wait for a place of Concurrent; default Concurrent, at least 4; -1 means none
 	// By gives each caller, tenant, method or value of a header a rate of its own: "caller",
-	// "tenant", "method" or "header:NAME". Default: all calls share one. It concerns PerSecond.
+	// "tenant", "method" or "header:NAME". Default: all calls share one. It needs PerSecond.
 	By string `json:"by,omitempty"`
 }
 
@@ -197,7 +197,8 @@ type Answer struct {
 	Message string `json:"message,omitempty"`
 }
 
-// A Switch is a named value that programs ask for: see Rules.Switch.
+// A Switch is a named value that programs ask for: see Rules.Switch. The scope of its rule is
+// empty. If several rules set the same switch, the one with the last ID decides.
 type Switch struct {
 	Name string `json:"name"`
 	On   bool   `json:"on"`

@@ -38,6 +38,8 @@ var examples = []struct {
 	{rules.Rule{Retry: &rules.Retry{Times: 2}}, "Make up to 2 attempts for the calls of Shop."},
 	{rules.Rule{Hedge: &rules.Hedge{Percentile: 95}}, "Send a second attempt for the calls of Shop that are slower than 95 % of them."},
 	{rules.Rule{Breaker: &rules.Breaker{Errors: 5}}, "Stop the calls of Shop to an instance after 5 failures in a row."},
+	{rules.Rule{Breaker: &rules.Breaker{Share: 0.5}}, "Stop the calls of Shop to an instance when 50 % of them fail."},
+	{rules.Rule{Breaker: &rules.Breaker{Errors: 5, Share: 0.5}}, "Stop the calls of Shop to an instance after 5 failures in a row or when 50 % of them fail."},
 	{rules.Rule{Fault: &rules.Fault{Percent: 1, Delay: rules.Duration(time.Second), Code: "unavailable"}}, "Delay 1 % of the calls of Shop by 1s and make 1 % of the calls of Shop fail with unavailable."},
 	{rules.Rule{Mock: &rules.Answer{Reply: json.RawMessage(`{"total":2}`)}}, "Answer the calls of Shop with a fixed reply, without executing them."},
 	{rules.Rule{Fallback: &rules.Answer{Reply: json.RawMessage(`{"total":0}`)}}, "Answer the calls of Shop with a fixed reply if they fail."},
@@ -68,6 +70,20 @@ func TestEveryKindHasASentenceAndSurvivesJSON(t *testing.T) {
 	for _, kind := range rules.Kinds() {
 		if !kinds[kind] {
 			t.Errorf("no example of a %s rule", kind)
+		}
+	}
+}
+
+func TestFieldsWithoutEffectAreRefused(t *testing.T) {
+	on := &rules.Switch{Name: "new", On: true}
+	for field, r := range map[string]rules.Rule{
+		"method": {Method: "Buy", Switch: on}, "caller": {Caller: "web", Switch: on}, "tenant": {Tenant: "acme", Switch: on},
+		"header":   {Header: map[string]string{"beta": "1"}, Switch: on},
+		"limit.by": {Expires: time.Now().Add(time.Hour), Limit: &rules.Limit{Concurrent: 10, By: "caller"}},
+	} {
+		r.Service = "Shop"
+		if found := r.Check(); len(found) != 1 || found[0].ID != "YDL-R010" || found[0].Field != field || found[0].Warning {
+			t.Errorf("%s: got %v", field, found)
 		}
 	}
 }

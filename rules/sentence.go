@@ -69,10 +69,8 @@ func (r *Rule) governs(calls string) string {
 		return fmt.Sprintf("Send a second attempt for %s that take longer than %v", calls, r.Hedge.After)
 	case r.Hedge != nil:
 		return fmt.Sprintf("Send a second attempt for %s that are slower than %v %% of them", calls, r.Hedge.Percentile)
-	case r.Breaker != nil && r.Breaker.Errors > 0:
-		return fmt.Sprintf("Stop %s to an instance after %d failures in a row", calls, r.Breaker.Errors)
 	case r.Breaker != nil:
-		return fmt.Sprintf("Stop %s to an instance when %v %% of them fail", calls, r.Breaker.Share*100)
+		return r.Breaker.sentence(calls)
 	case r.Fault != nil:
 		return r.Fault.sentence(calls)
 	case r.Mock != nil && r.Mock.Code != "":
@@ -98,6 +96,17 @@ func (l *Limit) sentence(calls string) string {
 		parts = append(parts, fmt.Sprintf("%d at a time", l.Concurrent))
 	}
 	return fmt.Sprintf("Limit %s to %s in each process", calls, strings.Join(parts, " and "))
+}
+
+func (b *Breaker) sentence(calls string) string {
+	var parts []string
+	if b.Errors > 0 {
+		parts = append(parts, fmt.Sprintf("after %d failures in a row", b.Errors))
+	}
+	if b.Share > 0 || b.Errors == 0 {
+		parts = append(parts, fmt.Sprintf("when %v %% of them fail", b.Share*100))
+	}
+	return fmt.Sprintf("Stop %s to an instance %s", calls, strings.Join(parts, " or "))
 }
 
 func (f *Fault) sentence(calls string) string {

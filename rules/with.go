@@ -59,7 +59,7 @@ type Rules struct {
 // If the registry fails, the last rules stay in force. If a record is not a valid rule, the last
 // valid rule with its ID stays in force, until it expires.
 func With(r Registry, o *Options) *Rules {
-	rules := &Rules{registry: r, book: &Book{keeper: r, turn: make(chan struct{}, 1)}}
+	rules := &Rules{registry: r, book: &Book{keeper: r, running: make(chan struct{}, 1)}}
 	if o != nil {
 		rules.opts = *o
 	}
@@ -243,31 +243,31 @@ func (r *resolver) Watch(ctx context.Context, update func([]yodel.Instance)) err
 		<-ctx.Done()
 		return nil
 	}
-	again := &repeater{update: update, turn: make(chan struct{}, 1)}
+	reports := &repeater{update: update, running: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		again.follow(ctx, r.service)
+		reports.follow(ctx, r.service)
 	}()
 	defer func() {
 		cancel()
 		<-ended
 	}()
-	return r.inner.Watch(ctx, again.report)
+	return r.inner.Watch(ctx, reports.report)
 }
 
 // A repeater reports instances to a client, and reports them again when the rules have changed.
 type repeater struct {
-	update func([]yodel.Instance)
-	turn   chan struct{} // holds the token of the running report
-	last   []yodel.Instance
-	known  bool
+	update  func([]yodel.Instance)
+	running chan struct{} // holds the token of the running report
+	last    []yodel.Instance
+	known   bool
 }
 
 func (r *repeater) report(instances []yodel.Instance) {
-	r.turn <- struct{}{}
-	defer func() { <-r.turn }()
+	r.running <- struct{}{}
+	defer func() { <-r.running }()
 	r.last, r.known = instances, true
 	r.update(instances)
 }
@@ -292,8 +292,8 @@ func (r *repeater) follow(ctx context.Context, s *service) {
 }
 
 func (r *repeater) repeat() {
-	r.turn <- struct{}{}
-	defer func() { <-r.turn }()
+	r.running <- struct{}{}
+	defer func() { <-r.running }()
 	if r.known {
 		r.update(r.last)
 	}
@@ -306,7 +306,7 @@ func (r *resolver) AmendClient(o *yodel.ClientOptions) *yodel.ClientOptions {
 	if opts.Balancer == nil {
 		opts.Balancer = yodel.RoundRobin
 	}
-	c := &client{service: s, inner: opts.Balancer, turn: make(chan struct{}, 1)}
+	c := &client{service: s, inner: opts.Balancer, running: make(chan struct{}, 1)}
 	opts.Balancer = c.balance
 	limit := opts.Timeout
 	opts.Timeout = 0 // the chain of the calls has it

@@ -61,6 +61,7 @@ func (s *addresses) ask(ctx context.Context, addr string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", addr, err)
 	}
+	boundInfo(info)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.services[addr] = Services(info)

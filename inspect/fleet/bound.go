@@ -19,17 +19,66 @@ const (
 	maxSeries  = 5000 // of an instance
 	maxSteps   = 120  // of a series
 	maxBuckets = 256  // of a histogram
+	maxCallers = 256  // of a method
 	maxEvents  = 256  // of an instance
+	maxConns   = 1000 // of an instance
 	maxText    = 1024 // bytes of a name or a text
 	maxCalls   = 1e12 // in a step, or in flight
 )
 
-// boundInfo leaves out of info the methods beyond a limit.
+// boundInfo leaves out of info the methods and the overrides beyond a limit.
 func boundInfo(info *introspect.Info) {
-	info.Methods = info.Methods[:min(len(info.Methods), maxMethods)]
+	info.Methods, info.Overrides = first(info.Methods, maxMethods), first(info.Overrides, maxMethods)
 	for i := range info.Methods {
 		info.Methods[i].Name = short(info.Methods[i].Name)
 	}
+}
+
+// boundStats leaves out of stats what no server of yodel would send, and makes the rest safe to add
+// up.
+func boundStats(stats *introspect.Stats) {
+	stats.Methods = first(stats.Methods, maxMethods)
+	for i := range stats.Methods {
+		m := &stats.Methods[i]
+		m.Name, m.Calls, m.Inflight = short(m.Name), min(m.Calls, maxCalls), min(max(m.Inflight, 0), maxCalls)
+		boundErrors(m.Errors)
+		m.Latency = boundBuckets(m.Latency)
+		m.Callers = first(m.Callers, maxCallers)
+		for j := range m.Callers {
+			c := &m.Callers[j]
+			c.Name, c.Calls = short(c.Name), min(c.Calls, maxCalls)
+			boundErrors(c.Errors)
+		}
+	}
+}
+
+func boundErrors(errors map[string]uint64) {
+	for code, calls := range errors {
+		if isCode(code) {
+			errors[code] = min(calls, maxCalls)
+		} else {
+			delete(errors, code)
+		}
+	}
+}
+
+// boundConns leaves out of conns the connections beyond a limit.
+func boundConns(conns *introspect.Conns) {
+	conns.Left = max(conns.Left, 0) + max(len(conns.Conns)-maxConns, 0)
+	conns.Conns = first(conns.Conns, maxConns)
+	for i := range conns.Conns {
+		c := &conns.Conns[i]
+		c.Addr, c.Peer, c.Agent, c.Protocol = short(c.Addr), short(c.Peer), short(c.Agent), short(c.Protocol)
+	}
+}
+
+// first returns the first n elements of a list. It copies them if there are more, so that those do
+// not remain in memory.
+func first[T any](list []T, n int) []T {
+	if len(list) <= n {
+		return list
+	}
+	return slices.Clone(list[:n])
 }
 
 // bound leaves out of live what no server of yodel would send, and makes the rest safe to add up.
@@ -75,12 +124,17 @@ func boundSeries(s *introspect.Series) {
 		}
 	}
 	for i, buckets := range s.Latency {
-		s.Latency[i] = buckets[:min(len(buckets), maxBuckets)]
-		for j := range s.Latency[i] {
-			b := &s.Latency[i][j]
-			b.UpTo, b.Calls = max(b.UpTo, 0), min(b.Calls, maxCalls)
-		}
+		s.Latency[i] = boundBuckets(buckets)
 	}
+}
+
+func boundBuckets(buckets []introspect.Bucket) []introspect.Bucket {
+	buckets = first(buckets, maxBuckets)
+	for i := range buckets {
+		b := &buckets[i]
+		b.UpTo, b.Calls = max(b.UpTo, 0), min(b.Calls, maxCalls)
+	}
+	return buckets
 }
 
 func boundCounts(counts []uint64) {

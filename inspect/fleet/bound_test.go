@@ -46,8 +46,37 @@ func TestNonsenseOfAnInstanceIsBounded(t *testing.T) {
 			t.Errorf("a step of %v: got %d series", step, len(live.Series))
 		}
 	}
-	info := &introspect.Info{Methods: slices.Repeat([]introspect.Method{{Name: odd.Peer}}, maxMethods+1)}
-	if boundInfo(info); len(info.Methods) != maxMethods || len(info.Methods[0].Name) != maxText {
-		t.Errorf("got %d methods", len(info.Methods))
+	info := &introspect.Info{
+		Methods: slices.Repeat([]introspect.Method{{Name: odd.Peer}}, maxMethods+1), Overrides: make([]introspect.Override, maxMethods+1),
+	}
+	if boundInfo(info); len(info.Methods) != maxMethods || len(info.Methods[0].Name) != maxText || len(info.Overrides) != maxMethods {
+		t.Errorf("got %d methods and %d overrides", len(info.Methods), len(info.Overrides))
+	}
+	conns := &introspect.Conns{Conns: slices.Repeat([]introspect.ConnInfo{{Peer: odd.Peer}}, maxConns+2), Left: -5}
+	if boundConns(conns); len(conns.Conns) != maxConns || conns.Left != 2 || len(conns.Conns[0].Peer) != maxText {
+		t.Errorf("got %d connections, %d left", len(conns.Conns), conns.Left)
+	}
+}
+
+func TestNonsenseInStatisticsIsBounded(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	codes := func() map[string]uint64 { return map[string]uint64{"internal": math.MaxUint64, long: 1} }
+	odd := introspect.MethodStats{Name: long, Calls: math.MaxUint64, Inflight: math.MinInt64, Errors: codes()}
+	odd.Latency = slices.Repeat([]introspect.Bucket{{UpTo: -1, Calls: math.MaxUint64}}, maxBuckets+1)
+	odd.Callers = slices.Repeat([]introspect.CallerStats{{Name: long, Calls: math.MaxUint64, Errors: codes()}}, maxCallers+1)
+	stats := &introspect.Stats{Methods: slices.Repeat([]introspect.MethodStats{odd}, maxMethods+1)}
+	stats.Methods[1].Inflight = math.MaxInt64
+	boundStats(stats)
+	m := &stats.Methods[0]
+	if len(stats.Methods) != maxMethods || len(m.Name) != maxText || m.Calls != maxCalls || m.Inflight != 0 || stats.Methods[1].Inflight != maxCalls ||
+		len(m.Errors) != 1 || m.Errors["internal"] != maxCalls || len(m.Latency) != maxBuckets || m.Latency[0] != (introspect.Bucket{Calls: maxCalls}) {
+		t.Errorf("got %d methods, the first with %d calls, %v, %d buckets", len(stats.Methods), m.Calls, m.Errors, len(m.Latency))
+	}
+	if c := m.Callers; len(c) != maxCallers || len(c[0].Name) != maxText || c[0].Calls != maxCalls || len(c[0].Errors) != 1 {
+		t.Errorf("got %d callers", len(c))
+	}
+	tr := ofStats(m, &answer{span: time.Second}).traffic()
+	if tr.Rate != maxCalls || tr.Failed != 1 || tr.P99 != 0 {
+		t.Errorf("got the traffic %+v", tr)
 	}
 }

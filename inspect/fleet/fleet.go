@@ -55,8 +55,8 @@ type Options struct {
 	Client *yodel.ClientOptions
 }
 
-// A Fleet reads a fleet again and again. It keeps watching the services and stays connected to the
-// instances between two reads. Its methods may be called concurrently. Close ends it.
+// A Fleet reads a fleet repeatedly. Between two reads, it watches the services and remains
+// connected to the instances. Its methods may be called concurrently. Close ends it.
 type Fleet struct {
 	source Source
 	opts   Options

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"net"
 	"slices"
 	"strings"
@@ -55,6 +56,23 @@ func serve(t *testing.T, o *yodel.ServerOptions) string {
 		return n, nil
 	})
 	echo(s, "shop.Pay.Charge")
+	return listen(t, s)
+}
+
+// serveOwn starts a server whose built-in methods are those that register adds, and yodel.Health.
+func serveOwn(t *testing.T, register func(s *yodel.Server)) string {
+	t.Helper()
+	s := yodel.NewServer(&yodel.ServerOptions{NoIntrospection: true, Logger: slog.New(slog.DiscardHandler)})
+	inspect.Health.Handle(s, func(context.Context, *inspect.Empty) (*introspect.Health, error) {
+		return &introspect.Health{Serving: true}, nil
+	})
+	register(s)
+	return listen(t, s)
+}
+
+// listen makes s serve until the test ends, and returns the address.
+func listen(t *testing.T, s *yodel.Server) string {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -192,6 +210,40 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
+// TestStatisticsAreBounded reads a server that answers yodel.Stats itself, with more methods than
+// any server has.
+func TestStatisticsAreBounded(t *testing.T) {
+	odd := &introspect.Stats{}
+	for i := range 6000 {
+		odd.Methods = append(odd.Methods, introspect.MethodStats{Name: fmt.Sprint("shop.Cart.", i), Calls: math.MaxUint64, Inflight: -1})
+	}
+	addr := serveOwn(t, func(s *yodel.Server) {
+		inspect.Stats.Handle(s, func(context.Context, *inspect.Empty) (*introspect.Stats, error) { return odd, nil })
+	})
+	f := fleet.New(services{"shop.Cart": {{Addr: addr}}}, &fleet.Options{Timeout: time.Minute})
+	defer f.Close()
+	for range 2 {
+		in := read(t, f).Service("shop.Cart").Instances[0]
+		if got := in.Stats; got == nil || len(got.Methods) != 5000 || in.Traffic.Inflight != 0 {
+			t.Fatalf("got the instance %+v", in)
+		}
+	}
+}
+
+// Each service that fleet.Addresses finds is followed, so a server can name only so many.
+func TestServicesAtAnAddressAreBounded(t *testing.T) {
+	odd := &introspect.Info{}
+	for i := range 6000 {
+		odd.Methods = append(odd.Methods, introspect.Method{Name: fmt.Sprint("service", i, ".Do")})
+	}
+	addr := serveOwn(t, func(s *yodel.Server) {
+		inspect.Info.Handle(s, func(context.Context, *inspect.Empty) (*introspect.Info, error) { return odd, nil })
+	})
+	if names, err := fleet.Addresses(nil, addr).Services(t.Context()); err != nil || len(names) != 5000 {
+		t.Errorf("got %d services, %v", len(names), err)
+	}
+}
+
 // TestTrafficOfARealServer waits until the live data of a server have the calls of a second that
 // has ended.
 func TestTrafficOfARealServer(t *testing.T) {
@@ -313,6 +365,11 @@ func TestClosedFleet(t *testing.T) {
 	}
 }
 
+// answerLive makes a server of serveOwn answer yodel.Live.
+func answerLive(s *yodel.Server, o *introspect.Live) {
+	inspect.Live.Handle(s, func(context.Context, *introspect.LiveQuery) (*introspect.Live, error) { return o, nil })
+}
+
 // TestLiveData checks how live data of several processes are merged. The server answers yodel.Live
 // itself.
 func TestLiveData(t *testing.T) {
@@ -320,23 +377,10 @@ func TestLiveData(t *testing.T) {
 	at := time.Now().Add(-20 * time.Second)
 	pay, cart := "", ""
 	live := func(name string, o *introspect.Live) string {
-		s := yodel.NewServer(&yodel.ServerOptions{NoIntrospection: true, Logger: slog.New(slog.DiscardHandler)})
-		inspect.Health.Handle(s, func(context.Context, *inspect.Empty) (*introspect.Health, error) {
-			return &introspect.Health{Serving: true}, nil
+		return serveOwn(t, func(s *yodel.Server) {
+			answerLive(s, o)
+			echo(s, name)
 		})
-		inspect.Live.Handle(s, func(context.Context, *introspect.LiveQuery) (*introspect.Live, error) {
-			return o, nil
-		})
-		echo(s, name)
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, stop := context.WithCancel(context.Background())
-		served := make(chan error)
-		go func() { served <- s.Serve(ctx, l) }()
-		t.Cleanup(func() { stop(); <-served })
-		return l.Addr().String()
 	}
 	series := func(calls uint64) introspect.Series {
 		return introspect.Series{
@@ -368,5 +412,78 @@ func TestLiveData(t *testing.T) {
 	}
 	if len(view.Events) != 1 {
 		t.Errorf("got the events %v", view.Events)
+	}
+}
+
+// An instance is ejected until the last reason of the last process has ended.
+func TestEjections(t *testing.T) {
+	pay := serve(t, &yodel.ServerOptions{})
+	var processes [2]atomic.Pointer[introspect.Live]
+	source := services{"shop.Pay": {{Addr: pay}}}
+	for i := range processes {
+		addr := serveOwn(t, func(s *yodel.Server) {
+			inspect.Live.Handle(s, func(context.Context, *introspect.LiveQuery) (*introspect.Live, error) {
+				return processes[i].Load(), nil
+			})
+		})
+		source["shop.Cart"] = append(source["shop.Cart"], yodel.Instance{Addr: addr})
+	}
+	f := fleet.New(source, nil)
+	defer f.Close()
+	const notReady, ready, down = "not ready", "ready", "instance down"
+	// An event is a kind, what it is about, and who has done it. Pay is the address of the
+	// instance.
+	for _, test := range []struct {
+		what          string
+		first, second [][3]string // of the two processes
+		why           string      // empty if the instance is not ejected
+	}{
+		{what: "one reason", first: [][3]string{{notReady, pay, "breaker"}}, why: "breaker"},
+		{what: "it has ended", first: [][3]string{{notReady, pay, "breaker"}, {ready, pay, "breaker"}}},
+		{what: "it has ended in another process", first: [][3]string{{notReady, pay, "breaker"}},
+			second: [][3]string{{notReady, pay, "breaker"}, {ready, pay, "breaker"}}, why: "breaker"},
+		{what: "another reason has ended", first: [][3]string{{notReady, pay, "breaker"}, {notReady, pay, "outlier"}, {ready, pay, "outlier"}}, why: "breaker"},
+		{what: "the first reason has ended", first: [][3]string{{notReady, pay, "breaker"}, {notReady, pay, "outlier"}, {ready, pay, "breaker"}}, why: "outlier"},
+		{what: "it has left", first: [][3]string{{notReady, pay, "breaker"}, {notReady, pay, "outlier"}, {down, pay, "resolver"}}},
+		{what: "it has left another process", first: [][3]string{{notReady, pay, "breaker"}}, second: [][3]string{{down, pay, "resolver"}}, why: "breaker"},
+		{what: "it has left with many", first: [][3]string{{notReady, pay, "breaker"}, {down, "shop.Pay", "resolver"}}},
+		{what: "others have left", first: [][3]string{{notReady, pay, "breaker"}, {down, "shop.Cart", "resolver"}, {down, "", "resolver"}}, why: "breaker"},
+		{what: "it is back", first: [][3]string{{notReady, pay, "breaker"}, {down, "shop.Pay", "resolver"}, {notReady, pay, "outlier"}}, why: "outlier"},
+	} {
+		at := time.Now()
+		for i, events := range [][][3]string{test.first, test.second} {
+			live := &introspect.Live{Now: at, Step: time.Second}
+			for j, e := range events {
+				live.Events = append(live.Events, introspect.Event{At: at.Add(time.Duration(10*j+i) * time.Millisecond), Kind: e[0], Object: e[1], What: e[2], By: e[2]})
+			}
+			processes[i].Store(live)
+		}
+		in := read(t, f).Service("shop.Pay").Instances[0]
+		if ejected := in.State == fleet.Ejected; ejected != (test.why != "") || in.Why != test.why {
+			t.Errorf("%s: the instance is %s (%s), want %q", test.what, in.State, in.Why, test.why)
+		}
+	}
+}
+
+// Callers may repeat a method, or call it by GET, only if all instances say so.
+func TestMethodsThatInstancesDescribeDifferently(t *testing.T) {
+	var says [2]atomic.Bool
+	var cart []yodel.Instance
+	for i := range says {
+		cart = append(cart, yodel.Instance{Addr: serveOwn(t, func(s *yodel.Server) {
+			inspect.Info.Handle(s, func(context.Context, *inspect.Empty) (*introspect.Info, error) {
+				return &introspect.Info{Methods: []introspect.Method{{Name: "shop.Cart.Get", ReadOnly: says[i].Load(), Idempotent: says[i].Load()}}}, nil
+			})
+		})})
+	}
+	for _, test := range [][2]bool{{false, false}, {false, true}, {true, false}, {true, true}} {
+		says[0].Store(test[0])
+		says[1].Store(test[1])
+		f := fleet.New(services{"shop.Cart": cart}, nil)
+		m := read(t, f).Service("shop.Cart").Methods
+		f.Close()
+		if want := test[0] && test[1]; len(m) != 1 || m[0].ReadOnly != want || m[0].Idempotent != want {
+			t.Errorf("%v: got %+v", test, m)
+		}
 	}
 }

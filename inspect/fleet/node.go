@@ -33,12 +33,12 @@ type answer struct {
 	why   string
 	took  time.Duration // of the fastest question
 
-	info  *introspect.Info
-	live  *introspect.Live
-	stats *introspect.Stats
-	conns *introspect.Conns
-	since *introspect.Stats // the statistics at an earlier time; nil if stats counts from the start
-	span  time.Duration     // between since and stats
+	info   *introspect.Info
+	live   *introspect.Live
+	stats  *introspect.Stats
+	conns  *introspect.Conns
+	before map[string]introspect.MethodStats // by method, at an earlier time; nil if stats counts from the start
+	span   time.Duration                     // between before and stats
 }
 
 // ask asks a node everything at once.
@@ -64,7 +64,11 @@ func (n *node) ask(ctx context.Context, o *Options) *answer {
 		}
 	})
 	if o.Conns {
-		wg.Go(func() { a.conns, _ = inspect.Conns.Call(ctx, n.client, &inspect.Empty{}) })
+		wg.Go(func() {
+			if a.conns, _ = inspect.Conns.Call(ctx, n.client, &inspect.Empty{}); a.conns != nil {
+				boundConns(a.conns)
+			}
+		})
 	}
 	wg.Wait()
 	a.state, a.why = stateOf(health, unwell)
@@ -97,12 +101,16 @@ func (n *node) count(ctx context.Context, a *answer) {
 	if err != nil {
 		return
 	}
+	boundStats(stats)
 	now := time.Now()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	a.stats, a.span = stats, now.Sub(stats.Since)
 	if n.stats != nil && n.stats.Since.Equal(stats.Since) {
-		a.since, a.span = n.stats, now.Sub(n.at)
+		a.before, a.span = make(map[string]introspect.MethodStats), now.Sub(n.at)
+		for _, m := range n.stats.Methods {
+			a.before[m.Name] = m
+		}
 	}
 	n.stats, n.at = stats, now
 }

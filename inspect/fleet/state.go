@@ -130,11 +130,17 @@ func (in *Instance) overridden() bool {
 
 // complete computes the services from their instances, and sorts them.
 func (v *View) complete() {
-	v.Events = events(v.Services)
-	left := ejections(v.Events)
+	lives := processes(v.Services)
+	for _, live := range lives {
+		v.Events = append(v.Events, live.Events...)
+	}
+	slices.SortStableFunc(v.Events, func(a, b introspect.Event) int { return a.At.Compare(b.At) })
+	ejected := ejections(lives, v.Services)
 	for _, s := range v.Services {
 		for _, in := range s.Instances {
-			if e, ok := left[in.Addr]; ok && in.State == Up && !e.At.Before(in.Started) {
+			i := slices.IndexFunc(ejected[in.Addr], func(e introspect.Event) bool { return !e.At.Before(in.Started) })
+			if i >= 0 && in.State == Up {
+				e := ejected[in.Addr][i]
 				in.State, in.Why, in.Since = Ejected, e.What, e.At
 			}
 		}
@@ -143,35 +149,62 @@ func (v *View) complete() {
 	slices.SortStableFunc(v.Services, worse)
 }
 
-// events returns the events of all processes, the oldest first. An event that several processes
-// report is listed once for each of them.
-func events(services []*Service) []introspect.Event {
-	var all []introspect.Event
+// processes returns the live data of each process once. Instances at one address share them.
+func processes(services []*Service) []*introspect.Live {
+	var all []*introspect.Live
 	seen := make(map[*introspect.Live]bool)
 	for _, s := range services {
 		for _, in := range s.Instances {
 			if in.Live != nil && !seen[in.Live] {
 				seen[in.Live] = true
-				all = append(all, in.Live.Events...)
+				all = append(all, in.Live)
 			}
 		}
 	}
-	slices.SortStableFunc(all, func(a, b introspect.Event) int { return a.At.Compare(b.At) })
 	return all
 }
 
-// ejections returns the instances that a client in the fleet has stopped to call, by address.
-func ejections(all []introspect.Event) map[string]introspect.Event {
-	left := make(map[string]introspect.Event)
-	for _, e := range all {
-		switch e.Kind {
-		case "not ready":
-			left[e.Object] = e
-		case "ready", "instance down":
-			delete(left, e.Object)
+// A membership is an address of a service.
+type membership struct{ service, addr string }
+
+// ejections returns the events of the instances that clients in the fleet do not call now, by
+// address, the oldest first.
+func ejections(processes []*introspect.Live, services []*Service) map[string][]introspect.Event {
+	members := make(map[membership]bool)
+	for _, s := range services {
+		for _, in := range s.Instances {
+			members[membership{s.Name, in.Addr}] = true
 		}
 	}
-	return left
+	all := make(map[string][]introspect.Event)
+	for _, live := range processes {
+		for _, e := range ejectionsBy(live, members) {
+			all[e.Object] = append(all[e.Object], e)
+		}
+	}
+	for _, list := range all {
+		slices.SortStableFunc(list, func(a, b introspect.Event) int { return a.At.Compare(b.At) })
+	}
+	return all
+}
+
+// ejectionsBy returns the events of the instances that the clients of a process do not call now. A
+// client can have several reasons, and calls the instance when the last one has ended.
+func ejectionsBy(live *introspect.Live, members map[membership]bool) []introspect.Event {
+	var open []introspect.Event
+	for _, e := range live.Events {
+		switch e.Kind {
+		case "not ready":
+			open = append(open, e)
+		case "ready":
+			open = slices.DeleteFunc(open, func(o introspect.Event) bool { return o.Object == e.Object && o.By == e.By })
+		case "instance down": // an instance, or many instances of a service
+			open = slices.DeleteFunc(open, func(o introspect.Event) bool {
+				return o.Object == e.Object || members[membership{e.Object, o.Object}]
+			})
+		}
+	}
+	return open
 }
 
 // complete computes everything that comes from the instances.
@@ -209,23 +242,29 @@ func busiest(callers map[string]*tally) []Caller {
 	return list
 }
 
-// callersOf returns the callers of a method.
-func (s *Service) callersOf(method string) []Caller {
-	callers := make(map[string]*tally)
+// callersOf returns the callers of each method.
+func (s *Service) callersOf() map[string]map[string]*tally {
+	byMethod := make(map[string]map[string]*tally)
 	for _, in := range s.Instances {
 		if in.Live == nil {
 			continue
 		}
 		for i := range in.Live.Series {
-			if one := &in.Live.Series[i]; one.Side == "server" && one.Method == method {
-				merge(callers, map[string]*tally{one.Peer: ofSeries(one, in.Live)})
+			one := &in.Live.Series[i]
+			if one.Side != "server" || ServiceOf(one.Method) != s.Name {
+				continue
 			}
+			if byMethod[one.Method] == nil {
+				byMethod[one.Method] = make(map[string]*tally)
+			}
+			merge(byMethod[one.Method], map[string]*tally{one.Peer: ofSeries(one, in.Live)})
 		}
 	}
-	return busiest(callers)
+	return byMethod
 }
 
-// describe returns the methods of all instances with their calls.
+// describe returns the methods of all instances with their calls. A method is read-only, or
+// idempotent, if all instances that have it say so.
 func (s *Service) describe(methods map[string]*tally) []Method {
 	byName := make(map[string]Method)
 	for _, in := range s.Instances {
@@ -233,17 +272,21 @@ func (s *Service) describe(methods map[string]*tally) []Method {
 			continue
 		}
 		for _, m := range in.Info.Methods {
-			if ServiceOf(m.Name) == s.Name {
-				byName[m.Name] = Method{Method: m}
+			if ServiceOf(m.Name) != s.Name {
+				continue
 			}
+			if other, ok := byName[m.Name]; ok {
+				m.ReadOnly, m.Idempotent = m.ReadOnly && other.ReadOnly, m.Idempotent && other.Idempotent
+			}
+			byName[m.Name] = Method{Method: m}
 		}
 	}
-	list := make([]Method, 0, len(byName))
+	list, callers := make([]Method, 0, len(byName)), s.callersOf()
 	for name, m := range byName {
 		if t := methods[name]; t != nil {
 			m.Traffic = t.traffic()
 		}
-		m.Callers = s.callersOf(name)
+		m.Callers = busiest(callers[name])
 		list = append(list, m)
 	}
 	slices.SortFunc(list, func(a, b Method) int { return strings.Compare(a.Name, b.Name) })

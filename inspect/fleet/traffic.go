@@ -177,8 +177,8 @@ func tallies(service string, a *answer) (methods, callers map[string]*tally) {
 	return methods, callers
 }
 
-// ofSeries returns the calls of a series. The last step has not ended, so it does not count, unless
-// there is no other.
+// ofSeries returns the calls of a series. The last step has not ended, so it does not count. The
+// steps before the start of the process do not count either.
 func ofSeries(s *introspect.Series, live *introspect.Live) *tally {
 	t := &tally{known: true}
 	step := live.Step
@@ -214,14 +214,7 @@ func ofSeries(s *introspect.Series, live *introspect.Live) *tally {
 // ofStats returns the calls of a method since the last read, or since the start of the server.
 func ofStats(m *introspect.MethodStats, a *answer) *tally {
 	t := &tally{known: true, inflight: m.Inflight}
-	before := introspect.MethodStats{}
-	if a.since != nil {
-		for i := range a.since.Methods {
-			if a.since.Methods[i].Name == m.Name {
-				before = a.since.Methods[i]
-			}
-		}
-	}
+	before := a.before[m.Name]
 	seconds := a.span.Seconds()
 	if seconds <= 0 {
 		return t

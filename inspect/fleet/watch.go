@@ -13,8 +13,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// again is the pause after a resolver has failed.
-const again = time.Second
+// retryAfter is the pause after a resolver has failed.
+const retryAfter = time.Second
 
 // watched follows the instances of a service.
 type watched struct {
@@ -79,7 +79,7 @@ func (f *Fleet) follow(name string, r yodel.Resolver) (*watched, error) {
 	return w, nil
 }
 
-// run calls the resolver again and again until ctx ends.
+// run calls the resolver until ctx ends. It calls it again whenever it returns.
 func (w *watched) run(ctx context.Context, r yodel.Resolver) {
 	defer close(w.ended)
 	for {
@@ -92,7 +92,7 @@ func (w *watched) run(ctx context.Context, r yodel.Resolver) {
 		w.sayLocked()
 		w.mu.Unlock()
 		select {
-		case <-time.After(again):
+		case <-time.After(retryAfter):
 		case <-ctx.Done():
 		}
 	}
