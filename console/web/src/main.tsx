@@ -19,7 +19,7 @@ import { ServiceScreen } from "./service";
 import { ServicesScreen } from "./services";
 import { go, href, ShellContext, translate, useParam, useRoute, useSetting } from "./state";
 import { TopologyScreen } from "./topology";
-import { clock, Empty, Guarded, Link } from "./ui";
+import { clock, Empty, focused, Guarded, Link } from "./ui";
 
 // The screens, with the letter that opens each after g.
 const screens: [string, Key, string][] = [
@@ -156,7 +156,7 @@ function App() {
 						<dt>n</dt>
 						<dd>{t("keys.new")}</dd>
 					</dl>
-					<button autofocus onClick={() => setHelp(false)}>
+					<button ref={focused} onClick={() => setHelp(false)}>
 						{t("close")}
 					</button>
 				</div>

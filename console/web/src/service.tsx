@@ -10,7 +10,7 @@ import { Events } from "./events";
 import { RuleList } from "./rules";
 import { Samples } from "./samples";
 import { href, useParam, useShell } from "./state";
-import { Copy, Empty, Link, ms, number, numberColumns, OK, percent, problemText, State, Table, Tabs, Wait, type Column } from "./ui";
+import { Copy, Empty, Link, ms, number, numberColumns, OK, percent, problemText, State, Table, Tabs, useSubmit, Wait, type Column } from "./ui";
 
 interface Service {
 	at: string;
@@ -195,7 +195,7 @@ function Instances({ s, reload }: { s: Service; reload: () => void }) {
 	if (!s.instances.length) return <Empty title={t("problem.none")} why={t("instances.none.why")} />;
 	return (
 		<>
-			{setting && <SetInstance service={s.view.name} instance={setting} close={() => (setSetting(null), reload())} />}
+			{setting && <SetInstance key={setting.addr} service={s.view.name} instance={setting} close={() => (setSetting(null), reload())} />}
 			<Table name={s.view.name + "-instances"} rows={s.instances} columns={columns} open={(i) => href(["services", s.view.name, i.addr])} command={cli.instances(s.view.name)} />
 		</>
 	);
@@ -219,18 +219,12 @@ export function SetInstance({ service, instance, close }: { service: string; ins
 	const [state, setState] = useState(instance.set ?? "");
 	const [weight, setWeight] = useState(instance.setWeight ?? 0);
 	const [reason, setReason] = useState("");
-	const [error, setError] = useState("");
-	const save = async (e: Event_) => {
-		e.preventDefault();
-		try {
-			await post("instance", { service, addr: instance.addr, state, weight, reason });
-			close();
-		} catch (e) {
-			setError((e as Error).message);
-		}
-	};
+	const { submit, busy, error } = useSubmit(async () => {
+		await post("instance", { service, addr: instance.addr, state, weight, reason });
+		close();
+	});
 	return (
-		<form class="panel" onSubmit={save}>
+		<form class="panel" onSubmit={submit}>
 			<h2>{t("instance.setting", instance.addr)}</h2>
 			<label>
 				{t("state")}
@@ -241,23 +235,21 @@ export function SetInstance({ service, instance, close }: { service: string; ins
 				</select>
 			</label>
 			<label>
-				{t("weight")}
-				<input type="number" min="0" max="10000" value={weight} onInput={(e) => setWeight(Number(e.currentTarget.value))} />
+				{t("instance.weight")}
+				<input name="weight" type="number" min="0" max="10000" value={weight} onInput={(e) => setWeight(Number(e.currentTarget.value))} />
 			</label>
 			<label>
 				{t("reason")}
 				<input required value={reason} onInput={(e) => setReason(e.currentTarget.value)} />
 			</label>
 			{error && <p class="bad">✖ {error}</p>}
-			<button type="submit">{t("apply")}</button>{" "}
+			<button type="submit" disabled={busy}>{t("apply")}</button>{" "}
 			<button type="button" onClick={close}>
 				{t("cancel")}
 			</button>
 		</form>
 	);
 }
-
-type Event_ = { preventDefault: () => void };
 
 function Callers({ s }: { s: Service }) {
 	const { t } = useShell();

@@ -3,8 +3,8 @@
 // What several screens are built of: numbers, states, tables, empty states.
 
 import { Component, type ComponentChildren } from "preact";
-import { useEffect, useState } from "preact/hooks";
-import type { Loaded, Numbers, Problem, Refused } from "./api";
+import { useEffect, useRef, useState } from "preact/hooks";
+import type { Loaded, Numbers, Problem } from "./api";
 import type { Key } from "./en";
 import { en } from "./en";
 import { go, useShell, type T } from "./state";
@@ -155,6 +155,7 @@ export function Empty({ title, why, action }: { title: string; why?: string; act
 export function Copy({ text, label, cli }: { text: string; label?: string; cli?: boolean }) {
 	const { t } = useShell();
 	const [done, setDone] = useState(false);
+	useEffect(() => setDone(false), [text]);
 	const copy = async () => {
 		try {
 			await navigator.clipboard.writeText(text);
@@ -168,6 +169,31 @@ export function Copy({ text, label, cli }: { text: string; label?: string; cli?:
 			{done ? t("copied") : (label ?? t("copy"))}
 		</button>
 	);
+}
+
+/** Focuses an element when it appears, as its ref: browsers heed autofocus only while a page loads. */
+export const focused = (e: HTMLElement | null) => e?.focus();
+
+/** Sends a form: once at a time, with the error of the last time. */
+export function useSubmit(send: () => Promise<void>) {
+	const [busy, setBusy] = useState(false);
+	const [error, setError] = useState("");
+	const sending = useRef(false); // a second click may come before busy is shown
+	const submit = async (e: { preventDefault: () => void }) => {
+		e.preventDefault();
+		if (sending.current) return;
+		sending.current = true;
+		setBusy(true);
+		setError("");
+		try {
+			await send();
+		} catch (e) {
+			setError((e as Error).message);
+		}
+		sending.current = false;
+		setBusy(false);
+	};
+	return { submit, busy, error };
 }
 
 /** Shows its children, or why they cannot be shown: an answer of the fleet has a shape that no page expects. */
@@ -261,11 +287,21 @@ export function Table<R>(props: { rows: R[]; columns: Column<R>[]; name: string;
 	);
 }
 
+/** An input for a number. It keeps the text as typed: "1.0" is on the way to "1.05". */
+export function NumberInput({ value, set, name, step = "any" }: { value: string; set: (text: string) => void; name?: string; step?: string }) {
+	const [text, setText] = useState(value);
+	const change = (s: string) => {
+		setText(s);
+		set(s);
+	};
+	return <input name={name} type="number" step={step} value={Number(text) === Number(value) ? text : value} onInput={(e) => change(e.currentTarget.value)} />;
+}
+
 export function Tabs({ names, at, set }: { names: [string, string][]; at: string; set: (name: string) => void }) {
 	return (
 		<div class="tabs" role="tablist">
 			{names.map(([name, text]) => (
-				<button role="tab" aria-selected={name === at} onClick={() => set(name)}>
+				<button type="button" role="tab" aria-selected={name === at} onClick={() => set(name)}>
 					{text}
 				</button>
 			))}
@@ -282,5 +318,3 @@ export function numberColumns<R extends Numbers>(t: T): Column<R>[] {
 		{ head: "p99", right: true, cell: (r) => <Ms n={r.p99} />, text: (r) => r.p99 },
 	];
 }
-
-export const isRefused = (e: unknown): e is Refused => e instanceof Error && "status" in e;
