@@ -3,12 +3,16 @@
 package console
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/rules"
 )
 
@@ -183,4 +187,69 @@ func TestBrowserOffersNoRefusedForm(t *testing.T) {
 		}
 		b.check(path)
 	}
+}
+
+// wide is an argument and a reply with an integer that JavaScript cannot represent.
+type wide struct {
+	ID    int64          `json:"id"`
+	Price float64        `json:"price"`
+	Item  string         `json:"item"`
+	More  map[string]int `json:"more,omitempty"`
+}
+
+const widest = "9007199254740993"
+
+// The call tester sends the numbers that were typed, offers the same to copy, and shows those that
+// came back.
+func TestBrowserCallsWithTheNumbersThatWereTyped(t *testing.T) {
+	b := newBrowser(t)
+	s := &shop{registry: memory.New(nil), addrs: make(map[string][]string)}
+	ctx, stop := context.WithCancel(context.Background())
+	t.Cleanup(func() { stop(); s.running.Wait() })
+	s.serve(ctx, t, s.registry, "Wide", "v1", func(server *yodel.Server) error {
+		return server.Handle("Wide.Echo", func(w *wide) (*wide, error) { return w, nil })
+	})
+	s.serve(ctx, t, s.registry, "Count", "v1", counter)
+	c := newConsole(t, s, nil)
+	b.enter(c, serveConsole(t, c), "Wide")
+	base := b.value("location.origin")
+	for _, one := range []struct {
+		method, mode, want string
+		change             func()
+	}{
+		{"Wide.Echo", "json", `"id": ` + widest, func() { b.fill("form textarea", `{"id":`+widest+`,"item":"a"}`) }},
+		{"Wide.Echo", "form", `"id": ` + widest, func() { b.fill("[name=item]", "b") }}, // the number of the last call
+		{"Wide.Echo", "form", `"price": 1.05`, func() { b.fill("[name=price]", "1.05") }},
+		{"Count.Double", "json", "18014398509481986", func() { b.fill("form textarea", "["+widest+"]") }},
+	} {
+		service, _, _ := strings.Cut(one.method, ".")
+		b.open(base+"/call?service="+service+"&method="+one.method+"&mode="+one.mode, "Nothing sent yet")
+		one.change()
+		if got := b.value("document.querySelector('form [data-cli]').title"); service == "Wide" && !strings.Contains(got, strings.ReplaceAll(one.want, " ", "")) {
+			t.Errorf("%s: the command is %s, want %s", one.method, got, one.want)
+		}
+		b.click("form [type=submit]")
+		b.waitFor(one.want)
+		b.check(one.method)
+	}
+	// A field that is not JSON is not sent. An earlier call fills every field.
+	b.open(base+"/call?service=Wide&method=Wide.Echo&mode=form", "Nothing sent yet")
+	b.fill("[name=more]", `{"a":`)
+	b.waitFor("This is not JSON yet")
+	if got := b.eval("document.querySelector('form [type=submit]').disabled"); got != "true" {
+		t.Error("a call with a field that is not JSON can be sent")
+	}
+	b.fill("[name=more]", `{"a":1}`)
+	b.pick("[name=past]", b.value("document.querySelector('[name=past] option:last-child').value"))
+	b.until("document.querySelector('[name=more]').value === ''")
+	if got := b.value("document.querySelector('[name=item]').value"); got != "a" {
+		t.Errorf("the form has the item %q, want that of the earlier call", got)
+	}
+}
+
+// value returns the value of an expression, which is a text.
+func (b *browser) value(expression string) (s string) {
+	b.t.Helper()
+	must(b.t, json.Unmarshal([]byte(b.eval(expression)), &s))
+	return s
 }

@@ -142,9 +142,10 @@ export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
 	return answer<T>(await fetch(root + "api/" + path, { signal }));
 }
 
+/** Sends a change. A body that is a text is JSON already. */
 export async function post<T>(path: string, body: unknown): Promise<T> {
 	const headers = { "Content-Type": "application/json", "X-Yodel-Csrf": csrf };
-	return answer<T>(await fetch(root + "api/" + path, { method: "POST", headers, body: JSON.stringify(body) }));
+	return answer<T>(await fetch(root + "api/" + path, { method: "POST", headers, body: typeof body === "string" ? body : JSON.stringify(body) }));
 }
 
 /** Logs in with the token of a login link, if the address has one, and returns the user. */
