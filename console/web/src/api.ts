@@ -148,6 +148,20 @@ export async function post<T>(path: string, body: unknown): Promise<T> {
 	return answer<T>(await fetch(root + "api/" + path, { method: "POST", headers, body: typeof body === "string" ? body : JSON.stringify(body) }));
 }
 
+/** Why the console refuses to send a stream, or "" if it does not. */
+export async function refusal(path: string): Promise<string> {
+	const abort = new AbortController();
+	try {
+		const response = await fetch(root + "api/" + path, { signal: abort.signal });
+		if (!response.ok) await answer(response);
+		return "";
+	} catch (e) {
+		return e instanceof Refused ? e.message : "";
+	} finally {
+		abort.abort();
+	}
+}
+
 /** Logs in with the token of a login link, if the address has one, and returns the user. */
 export async function enter(): Promise<Me> {
 	const token = /^#login=(\w+)$/.exec(location.hash)?.[1];

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"fmt"
+	"testing"
+)
+
+// The screen Live says why the console refuses to watch, and has no filter that the user cannot
+// see.
+func TestBrowserWatchesWhatItSays(t *testing.T) {
+	b, s, c, base := newBrowserOf(t, nil)
+	for range cap(c.taps) {
+		c.taps <- struct{}{}
+	}
+	b.open(base+"/live?service=Stock", "pages watch calls already")
+	for range cap(c.taps) {
+		<-c.taps
+	}
+	b.mu.Lock()
+	b.faults = nil // the status 429
+	b.mu.Unlock()
+	// A number of milliseconds with a fraction is rounded: the console would ignore it.
+	b.open(base+"/live?service=Stock&slower=0.5", "Watching 3 instances")
+	b.until("document.querySelector('main input[type=number]').value === '1'")
+	b.open(base+"/live?service=Stock&addr="+s.addrs["Stock"][0], "Watching 1 instance")
+	b.waitFor("Stock.Reserve")
+	// What was seen with other filters is gone: nobody calls Mail.
+	b.open(base+"/live?service=Stock", "Stock.Reserve")
+	b.eval("(e => { e.value = 'Stock.Nothing'; e.dispatchEvent(new Event('change', { bubbles: true })) })(document.querySelector('main input'))")
+	b.waitFor("No calls of Stock yet")
+	b.open(base+"/live?service=Stock&addr="+s.addrs["Stock"][1], "Watching 1 instance")
+	b.click(".chip[title='Remove this filter']")
+	b.waitFor("Watching 3 instances")
+	b.open(base+"/live?service=Stock&addr="+s.addrs["Stock"][1], "Watching 1 instance")
+	b.pick("main select", "Orders")
+	b.waitFor("Orders.Place")
+	b.check("live")
+}
+
+// The records of a screen are those of its filters, all of which are shown.
+func TestBrowserShowsTheSamplesThatWereChosen(t *testing.T) {
+	b, _, _, base := newBrowserOf(t, nil)
+	b.open(base+"/samples?service=Stock", "the shelf of tea is empty")
+	// The chosen record stays chosen when newer ones come.
+	b.eval("document.querySelectorAll('.list button')[1].click()")
+	chosen := b.value("document.querySelector('.list .chosen').innerText")
+	b.until("document.querySelectorAll('.list button').length > 3")
+	b.eval("new Promise(done => new MutationObserver((_, o) => (o.disconnect(), done())).observe(document.querySelector('.list'), { childList: true }))")
+	if got := b.value("[...document.querySelectorAll('.list .chosen')].map(e => e.innerText).join()"); got != chosen {
+		t.Errorf("chosen is %q, want %q", got, chosen)
+	}
+	// A group is a filter that is shown, until the kind changes.
+	b.click(".groups button")
+	b.waitFor("✕")
+	b.click("main [role=tab]:nth-child(3)")
+	b.until("!document.querySelector('main .bar .chip')")
+	// A file that is no record says so.
+	for text, want := range map[string]string{
+		`{"text":1}`: "odd.json is not a record", `{"method":"A.B","took":"long"}`: "odd.json is not a record", `no JSON`: "odd.json is not a record",
+		`{"method":"A.Imported","side":"server","took":5000000}`: "A.Imported",
+	} {
+		b.eval(fmt.Sprintf(`(e => {
+			const files = new DataTransfer();
+			files.items.add(new File([%q], "odd.json"));
+			e.files = files.files;
+			e.dispatchEvent(new Event("change", { bubbles: true }));
+		})(document.querySelector("main input[type=file]"))`, text))
+		b.waitFor(want)
+		b.check(text)
+	}
+	b.tabTo("main .bar button:not([role])")
+	if got := b.value("document.activeElement.innerText"); got != "Import" {
+		t.Errorf("Tab reaches %q, want the import", got)
+	}
+}
