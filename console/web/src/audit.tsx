@@ -50,9 +50,9 @@ export function AuditScreen() {
 					return (
 						<>
 							{a.failed && <div class="banner bad">✖ {t("audit.failed", a.failed)}</div>}
-							{taken?.undo && <Revert key={taken.at} e={taken} close={() => (setTaken(null), loaded.reload())} />}
+							{taken?.undo && <Revert key={taken.at + taken.object} e={taken} close={() => (setTaken(null), loaded.reload())} />}
 							<p class="dim">{a.file ? t("audit.file") : t("audit.memory")}</p>
-							{rows.length ? <Table name="audit" rows={rows} columns={columns} /> : <Empty title={t("audit.none")} why={t("audit.none.why")} />}
+							{rows.length ? <Table name="audit" id={(e) => e.at + e.from + e.action + e.object} rows={rows} columns={columns} /> : <Empty title={t("audit.none")} why={t("audit.none.why")} />}
 						</>
 					);
 				}}

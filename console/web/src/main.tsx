@@ -83,7 +83,7 @@ function App() {
 		document.documentElement.dataset.theme = theme;
 		document.documentElement.lang = language === "zh" ? "zh-CN" : "en";
 	}, [theme, language]);
-	useKeyboard(() => setHelp((h) => !h));
+	useKeyboard(() => setHelp((h) => !h), () => setHelp(false));
 	const current = screens.find(([path]) => path === (parts[0] ?? "")) ?? screens[0]!;
 	useEffect(() => {
 		document.title = (parts[1] ?? t(current[1])) + " · yodel";
@@ -234,13 +234,13 @@ function Search({ t }: { t: ReturnType<typeof translate> }) {
 }
 
 /** The keys that work on every screen. */
-function useKeyboard(toggleHelp: () => void) {
+function useKeyboard(toggleHelp: () => void, closeHelp: () => void) {
 	useEffect(() => {
 		let last = "";
 		const press = (e: KeyboardEvent) => {
 			const on = e.target as HTMLElement;
 			const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(on.tagName);
-			if (e.key === "Escape" && typing) on.blur();
+			if (e.key === "Escape") typing ? on.blur() : closeHelp();
 			if (typing || e.ctrlKey || e.metaKey || e.altKey) return;
 			const before = last;
 			last = e.key;

@@ -168,7 +168,7 @@ function Methods({ s }: { s: Service }) {
 		},
 	];
 	if (!s.methods.length) return <Empty title={t("methods.none")} why={t("methods.none.why")} />;
-	return <Table name={s.view.name + "-methods"} rows={s.methods} columns={columns} command={cli.methods(s.view.name)} />;
+	return <Table name={s.view.name + "-methods"} rows={s.methods} id={(m) => m.name} columns={columns} command={cli.methods(s.view.name)} />;
 }
 
 function signature(m: Method): string {

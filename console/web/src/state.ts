@@ -28,9 +28,10 @@ function read(): Route {
 
 const changed = new EventTarget();
 
-/** The address of a view. Parts are joined by slashes; empty values are left out. */
+/** The address of a view. Parts are joined by slashes; empty values are left out. The time range stays. */
 export function href(parts: string[], query: Record<string, string> = {}): string {
-	const q = new URLSearchParams(Object.entries(query).filter(([, v]) => v));
+	const range = new URLSearchParams(location.search).get("range") ?? "";
+	const q = new URLSearchParams(Object.entries({ ...query, range }).filter(([, v]) => v));
 	const text = q.toString();
 	return root + parts.map(encodeURIComponent).join("/") + (text ? "?" + text : "");
 }

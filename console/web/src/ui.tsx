@@ -230,12 +230,29 @@ export interface Column<R> {
 
 const shown = 200;
 
-/** A table. j and k go through its rows, Enter opens one. */
-export function Table<R>(props: { rows: R[]; columns: Column<R>[]; name: string; open?: (row: R) => string; command?: string; tone?: (row: R) => string }) {
+/** The rows with a key each. While one of them has the focus, they keep their order and new ones come last. */
+function useSteady<R>(rows: R[], id: (row: R) => string, within: Element | null): { row: R; key: string }[] {
+	const order = useRef(new Map<string, number>());
+	const times = new Map<string, number>();
+	const keyed = rows.map((row) => {
+		const name = id(row);
+		times.set(name, (times.get(name) ?? 0) + 1);
+		return { row, key: name + " " + times.get(name) };
+	});
+	const place = (key: string) => order.current.get(key) ?? Number.MAX_SAFE_INTEGER;
+	if (within?.contains(document.activeElement)) keyed.sort((a, b) => place(a.key) - place(b.key));
+	order.current = new Map(keyed.map(({ key }, i) => [key, i]));
+	return keyed;
+}
+
+/** A table. j and k go through its rows, Enter opens one. Rows whose cells have buttons need an id, or an address to open. */
+export function Table<R>(props: { rows: R[]; columns: Column<R>[]; name: string; id?: (row: R) => string; open?: (row: R) => string; command?: string; tone?: (row: R) => string }) {
 	const { rows, columns, name, open, command, tone } = props;
 	const { t } = useShell();
 	const [all, setAll] = useState(false);
-	const some = all ? rows : rows.slice(0, shown);
+	const body = useRef<HTMLTableSectionElement>(null);
+	const steady = useSteady(rows, props.id ?? open ?? (() => ""), body.current);
+	const some = all ? steady : steady.slice(0, shown);
 	const csv = () => {
 		// A text that a spreadsheet would compute gets a leading apostrophe.
 		const text = (v: unknown) => (typeof v === "string" && /^[=+\-@\t\r]/.test(v) ? "'" + v : String(v ?? ""));
@@ -258,12 +275,12 @@ export function Table<R>(props: { rows: R[]; columns: Column<R>[]; name: string;
 						))}
 					</tr>
 				</thead>
-				<tbody>
-					{some.map((row) => {
+				<tbody ref={body}>
+					{some.map(({ row, key }) => {
 						const to = open?.(row);
 						const activate = to ? { tabIndex: 0, "data-to": to, onClick: (e: MouseEvent) => !(e.target as Element).closest("a,button,input,select") && go(to) } : {};
 						return (
-							<tr class={tone?.(row)} {...activate}>
+							<tr key={key} class={tone?.(row)} {...activate}>
 								{columns.map((c) => (
 									<td class={c.right ? "right" : ""}>{c.cell(row)}</td>
 								))}

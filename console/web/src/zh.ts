@@ -208,6 +208,7 @@ export const zh: Record<Key, string> = {
 	"topology.whole": "全图",
 	"topology.gone": "{0} 不在注册中心",
 	"topology.idle": "{0}：此时间内没有调用",
+	"topology.silent": "此时间内没有任何调用",
 	"topology.idle.why": "服务已注册，但此时间范围内没有调用。请选择更长的范围，或发送测试调用。",
 	"topology.left": "另有 {0} 个节点未显示：请聚焦到一个服务。",
 	"topology.limit": "限制此调用方…",
