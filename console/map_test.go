@@ -34,6 +34,8 @@ func (s *street) Read(context.Context, ...string) (*fleet.View, error) {
 		for i, process := range processes {
 			in := &fleet.Instance{Instance: yodel.Instance{Addr: fmt.Sprintf("10.0.%d.%d:1", len(v.Services), i)}, Service: name, State: fleet.Up}
 			in.Live = &introspect.Live{Now: v.At, Step: time.Second, Name: process}
+			in.Weight = 1 + 2*i
+			in.Info = &introspect.Info{}
 			of.Instances = append(of.Instances, in)
 		}
 		for _, caller := range callers {
@@ -43,7 +45,19 @@ func (s *street) Read(context.Context, ...string) (*fleet.View, error) {
 	}
 	add("Shop", []string{"a1", "a2"}, "web")
 	add("Bank", []string{"bank"}, "a1", "a2")
-	add("Mail", []string{"mail"}, "a1")
+	add("Mail", []string{"mail", "mail2"}, "a1")
+	for i := range 5 {
+		name := fmt.Sprintf("Mail.Send%d", i)
+		v.Services[2].Methods = append(v.Services[2].Methods, fleet.Method{Method: introspect.Method{Name: name}})
+		// Shop calls a method of Depot0 that always fails as often as one that never does.
+		for _, method := range []string{fmt.Sprintf("Depot%d.Get", i), "Depot0.Put"}[:2-min(i, 1)] {
+			one := introspect.Series{Side: "client", Method: method, Calls: []uint64{10, 0}, P50: make([]time.Duration, 2), P90: make([]time.Duration, 2), P99: make([]time.Duration, 2)}
+			if method == "Depot0.Put" {
+				one.Errors = map[string][]uint64{"internal": {10, 0}}
+			}
+			v.Services[0].Instances[0].Live.Series = append(v.Services[0].Instances[0].Live.Series, one)
+		}
+	}
 	s.reads++
 	for range s.reads % 3 {
 		v.Services = append(v.Services[1:], v.Services[0])
@@ -169,5 +183,53 @@ func TestBrowserKeepsTheFocusedEntry(t *testing.T) {
 	b.waitFor("Take back")
 	if got := b.value("document.querySelector('form.panel h2').innerText"); !strings.Contains(got, "Stock first") {
 		t.Errorf("the form says %s", got)
+	}
+}
+
+// The page of a service adds the methods of a callee up, counts the callees that it leaves out, and
+// compares the share of an instance with the one that its weight asks for.
+func TestBrowserAddsCalleesUp(t *testing.T) {
+	b := newBrowser(t)
+	c := newStreet(t)
+	base := serveConsole(t, c)
+	b.enter(c, base, "Shop")
+	b.open(base+"/services/Shop", "+ 1")
+	b.waitFor("50.0 % · 20/s")
+	b.check("callees")
+	b.open(base+"/services/Mail?tab=instances", "10.0.2.1:1")
+	if got := b.value("[...document.querySelectorAll('.share')].map(e => e.title).join()"); got != "25.0 %,75.0 %" {
+		t.Errorf("the expected shares are %s", got)
+	}
+	b.check("shares")
+}
+
+// The checks have the same order at each reading.
+func TestChecksHaveAnOrder(t *testing.T) {
+	c := newStreet(t)
+	base := serveConsole(t, c)
+	as := login(t, c, base, User{"ann", Viewer})
+	for range 20 {
+		_, _, body := request{path: "/api/checks", header: as}.send(t, base)
+		var found struct{ Findings []finding }
+		must(t, json.Unmarshal([]byte(body), &found))
+		var lacks []string
+		for _, f := range found.Findings {
+			if f.Kind == "lacks" {
+				lacks = append(lacks, f.Args[0])
+			}
+		}
+		if got := strings.Join(lacks, " "); got != "Mail.Send0 Mail.Send1 Mail.Send2 Mail.Send3 Mail.Send4" {
+			t.Fatalf("the checks say that %s are missing", got)
+		}
+	}
+}
+
+// A chart ends with the last step that has ended, at the time when that ended.
+func TestChartEndsWithAStep(t *testing.T) {
+	now := time.Date(2026, 11, 23, 15, 59, 59, 0, time.UTC)
+	for step, want := range map[time.Duration]string{time.Second: "15:59:59", time.Minute: "15:59:00", time.Hour: "15:00:00"} {
+		if got := chartOf([]*introspect.Live{{Now: now, Step: step}}, nil).End.Format(time.TimeOnly); got != want {
+			t.Errorf("the chart in steps of %s ends at %s, want %s", step, got, want)
+		}
 	}
 }

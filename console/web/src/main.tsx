@@ -4,7 +4,7 @@
 
 import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { enter, Refused, useData, type Me, type Method } from "./api";
+import { enter, logins, post, Refused, useData, type Me, type Method } from "./api";
 import { AuditScreen } from "./audit";
 import { CallScreen } from "./calltester";
 import { ChecksScreen } from "./checks";
@@ -77,7 +77,11 @@ function App() {
 		const log = () => enter().then((user) => (setMe(user), setRefused(null)), setRefused);
 		log();
 		addEventListener("hashchange", log); // a login link that is opened in the same tab
-		return () => removeEventListener("hashchange", log);
+		logins.addEventListener("login", log); // in another tab
+		return () => {
+			removeEventListener("hashchange", log);
+			logins.removeEventListener("login", log);
+		};
 	}, []);
 	useEffect(() => {
 		document.documentElement.dataset.theme = theme;
@@ -125,6 +129,11 @@ function App() {
 					{me.user} · {t(`role.${me.role as "viewer"}`)}
 					{me.readOnly && " · " + t("readonly")}
 				</span>
+				{me.csrf && (
+					<button class="chip" id="logout" title={t("logout")} aria-label={t("logout")} onClick={() => post("logout", {}).then(() => location.reload(), setRefused)}>
+						⏻
+					</button>
+				)}
 			</header>
 			<nav aria-label={t("nav")}>
 				{screens.map(([path, key, letter]) => (
@@ -226,7 +235,7 @@ function Search({ t }: { t: ReturnType<typeof translate> }) {
 							</a>
 						</li>
 					))}
-					{!hits.length && <li class="dim">{all.data ? t("services.nomatch") : t("loading")}</li>}
+					{!hits.length && <li class="dim">{all.data ? t("services.nomatch") : (all.error?.message ?? t("loading"))}</li>}
 				</ul>
 			)}
 		</form>

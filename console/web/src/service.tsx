@@ -96,10 +96,10 @@ function Card({ name, of, to, here }: { name: string; of: Numbers; to?: string; 
 /** Callers, this service, and the services that it calls. */
 function Strip({ s }: { s: Service }) {
 	const { t } = useShell();
-	const called = new Map<string, Row>();
+	const called = new Map<string, Row[]>();
 	for (const c of s.callees) {
 		const service = c.name.replace(/\.[^.]*$/, "");
-		if (service !== "yodel" && !called.has(service)) called.set(service, { ...c, name: service });
+		if (service !== "yodel") called.set(service, [...(called.get(service) ?? []), c]);
 	}
 	return (
 		<div class="strip">
@@ -115,12 +115,21 @@ function Strip({ s }: { s: Service }) {
 			<span class="arrow">→</span>
 			<div>
 				{called.size === 0 && <span class="dim">{t("service.nocallees")}</span>}
-				{[...called.values()].slice(0, 4).map((c) => (
-					<Card name={c.name} of={c} to={href(["services", c.name])} />
+				{[...called].slice(0, 4).map(([name, methods]) => (
+					<Card name={name} of={together(methods)} to={href(["services", name])} />
 				))}
+				{called.size > 4 && <span class="dim">+ {called.size - 4}</span>}
 			</div>
 		</div>
 	);
+}
+
+/** The numbers of several methods. The p99 is the highest. */
+function together(rows: Row[]): Numbers {
+	const rate = rows.reduce((sum, r) => sum + (r.rate ?? 0), 0);
+	const good = rows.reduce((sum, r) => sum + (r.rate ?? 0) * (r.ok ?? 1), 0);
+	const p99 = Math.max(...rows.map((r) => r.p99 ?? 0));
+	return rate > 0 ? { ...rows[0]!, rate, ok: good / rate, p99 } : rows[0]!;
 }
 
 function Traffic({ s }: { s: Service }) {
@@ -179,6 +188,7 @@ function signature(m: Method): string {
 function Instances({ s, reload }: { s: Service; reload: () => void }) {
 	const { t, me, mayChange } = useShell();
 	const [setting, setSetting] = useState<Instance | null>(null);
+	const weights = s.instances.reduce((sum, i) => sum + (i.state === "up" ? i.weight : 0), 0);
 	const columns: Column<Instance>[] = [
 		{ head: t("address"), cell: (i) => <b>{i.addr}</b>, text: (i) => i.addr },
 		{ head: t("state"), cell: (i) => <span title={i.why}><State of={i.state} /></span>, text: (i) => i.state },
@@ -187,7 +197,7 @@ function Instances({ s, reload }: { s: Service; reload: () => void }) {
 		{ head: t("tags"), cell: (i) => i.tags?.join(", ") || "–", text: (i) => i.tags?.join(" ") },
 		{ head: t("weight"), right: true, cell: (i) => <>{i.weight}{i.setWeight ? <span class="dim"> ({t("set")})</span> : ""}</>, text: (i) => i.weight },
 		...numberColumns<Instance>(t),
-		{ head: t("share"), right: true, cell: (i) => (i.share === null ? "–" : <Share share={i.share} of={s.instances.length} />), text: (i) => i.share },
+		{ head: t("share"), right: true, cell: (i) => (i.share === null ? "–" : <Share share={i.share} expected={i.state === "up" ? i.weight / weights : 0} />), text: (i) => i.share },
 		{ head: t("inflight"), right: true, cell: (i) => i.inflight, text: (i) => i.inflight },
 		{ head: t("why"), cell: (i) => <div class="wrap">{i.why}</div>, text: (i) => i.why },
 	];
@@ -201,12 +211,13 @@ function Instances({ s, reload }: { s: Service; reload: () => void }) {
 	);
 }
 
-function Share({ share, of }: { share: number; of: number }) {
+/** The share of the calls that an instance gets, and the one that its weight asks for. */
+function Share({ share, expected }: { share: number; expected: number }) {
 	return (
-		<span class="share" title={percent(1 / of)}>
+		<span class="share" title={percent(expected)}>
 			<svg width="50" height="8" aria-hidden="true">
 				<rect class="bar" width={Math.min(share, 1) * 50} height="8" />
-				<line class="expected" x1={50 / of} x2={50 / of} y1="0" y2="8" />
+				<line class="expected" x1={50 * expected} x2={50 * expected} y1="0" y2="8" />
 			</svg>{" "}
 			{percent(share)}
 		</span>

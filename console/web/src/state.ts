@@ -74,7 +74,8 @@ export type T = (key: Key, ...args: (string | number)[]) => string;
 export function translate(language: string): T {
 	const table = language === "zh" ? zh : en;
 	// A key may come from an address or from the fleet: what has no text is shown as it is.
-	return (key, ...args) => (Object.hasOwn(table, key) ? table[key] : key.replace(/^\w+\./, "")).replace(/\{(\d)\}/g, (_, i) => String(args[Number(i)] ?? ""));
+	const text = (key: Key) => (Object.hasOwn(table, key) ? table[key] : key.replace(/^\w+\./, ""));
+	return (key, ...args) => text(key).replace(/\{(\d)(?:\|([^|}]*)\|([^|}]*))?\}/g, (_, i, one, many) => (one === undefined ? String(args[i] ?? "") : Number(args[i]) === 1 ? one : many));
 }
 
 export interface Shell {

@@ -9,14 +9,16 @@ import type { Key } from "./en";
 import { en } from "./en";
 import { go, useShell, type T } from "./state";
 
+/** A number with some digits, without an exponent. */
+const rounded = (n: number, digits = 3) => Number(n.toPrecision(digits));
+
 export function number(n: number): string {
-	if (n === 0) return "0";
-	if (n >= 1e12) return (n / 1e12).toPrecision(3) + " T";
-	if (n >= 1e9) return (n / 1e9).toPrecision(3) + " G";
-	if (n >= 1e6) return (n / 1e6).toPrecision(3) + " M";
-	if (n >= 1e4) return (n / 1e3).toPrecision(3) + " k";
+	if (n >= 1e12) return rounded(n / 1e12) + " T";
+	if (n >= 1e9) return rounded(n / 1e9) + " G";
+	if (n >= 1e6) return rounded(n / 1e6) + " M";
+	if (n >= 1e4) return rounded(n / 1e3) + " k";
 	if (n >= 100) return Math.round(n).toString();
-	return Number(n.toPrecision(2)).toString();
+	return rounded(n, 2).toString();
 }
 
 export function percent(share: number): string {
@@ -27,18 +29,20 @@ export function percent(share: number): string {
 }
 
 export function ms(n: number): string {
-	if (n >= 60e3) return (n / 60e3).toPrecision(2) + " min";
-	if (n >= 1000) return Number((n / 1000).toPrecision(3)) + " s";
-	if (n >= 1) return Number(n.toPrecision(3)) + " ms";
-	return Number((n * 1000).toPrecision(3)) + " µs";
+	if (n >= 48 * 3600e3) return rounded(n / 86400e3) + " d";
+	if (n >= 3600e3) return rounded(n / 3600e3) + " h";
+	if (n >= 60e3) return rounded(n / 60e3) + " min";
+	if (n >= 1000) return rounded(n / 1000) + " s";
+	if (n >= 1) return rounded(n) + " ms";
+	return rounded(n * 1000) + " µs";
 }
 
 export const nanos = (n: number) => ms(Math.max(n, 0) / 1e6);
 
 export function bytes(n: number): string {
-	if (n >= 2 ** 30) return (n / 2 ** 30).toPrecision(3) + " GiB";
-	if (n >= 2 ** 20) return (n / 2 ** 20).toPrecision(3) + " MiB";
-	if (n >= 1024) return (n / 1024).toPrecision(3) + " KiB";
+	if (n >= 2 ** 30) return rounded(n / 2 ** 30) + " GiB";
+	if (n >= 2 ** 20) return rounded(n / 2 ** 20) + " MiB";
+	if (n >= 1024) return rounded(n / 1024) + " KiB";
 	return n + " B";
 }
 
