@@ -19,12 +19,14 @@ import (
 // click clicks the first element that matches a selector.
 func (b *browser) click(selector string) {
 	b.t.Helper()
+	b.until(fmt.Sprintf("!!document.querySelector(%q)", selector))
 	b.eval(fmt.Sprintf("document.querySelector(%q).click()", selector))
 }
 
 // fill replaces the text of a field.
 func (b *browser) fill(selector, text string) {
 	b.t.Helper()
+	b.until(fmt.Sprintf("!!document.querySelector(%q)", selector))
 	b.eval(fmt.Sprintf("(e => { e.focus(); e.select(); })(document.querySelector(%q))", selector))
 	if text == "" {
 		b.eval("document.execCommand('delete')")
@@ -35,6 +37,7 @@ func (b *browser) fill(selector, text string) {
 // pick chooses an option of a list.
 func (b *browser) pick(selector, value string) {
 	b.t.Helper()
+	b.until(fmt.Sprintf("!!document.querySelector(%q)", selector))
 	b.eval(fmt.Sprintf("(e => { e.value = %q; e.dispatchEvent(new Event('change', { bubbles: true })); })(document.querySelector(%q))", value, selector))
 }
 
@@ -62,7 +65,7 @@ func actions(c *Console) string {
 	for i := range entries {
 		all = append([]string{entries[i].Action}, all...)
 	}
-	return strings.Join(all, " ")
+	return strings.Join(all, ", ")
 }
 
 // The tabs of a form show its parts and send nothing.
@@ -133,6 +136,9 @@ func TestBrowserEditsARule(t *testing.T) {
 			t.Fatal(body)
 		}
 		b.open(base+"/rules?service=Stock&edit=r", "An estimate")
+		if b.eval("document.querySelector('[name=service]').disabled") != "true" {
+			t.Error("the service of a rule can be changed, which would copy the rule")
+		}
 		one.change(b)
 		b.fill("[name=reason]", one.name)
 		b.until("!document.querySelector('form [type=submit]').disabled")
@@ -171,7 +177,7 @@ func TestBrowserSendsAFormOnce(t *testing.T) {
 	b.write("once")
 	b.eval("for (let i = 0; i < 2; i++) document.querySelector('.history [type=submit]').click()")
 	b.waitFor("No rules")
-	if got := actions(c); got != "login login rule rule rollback" {
+	if got := actions(c); got != "login, login, rule, rule, rollback" {
 		t.Errorf("the audit log has %s", got)
 	}
 	b.check("undo")
@@ -245,6 +251,12 @@ func TestBrowserCallsWithTheNumbersThatWereTyped(t *testing.T) {
 	if got := b.value("document.querySelector('[name=item]').value"); got != "a" {
 		t.Errorf("the form has the item %q, want that of the earlier call", got)
 	}
+	// A command that has changed is not the one that was copied.
+	b.eval("void (navigator.clipboard.writeText = async () => {})")
+	b.click("form [data-cli]")
+	b.until("document.querySelector('form [data-cli]').innerText === 'Copied'")
+	b.fill("[name=item]", "c")
+	b.until("document.querySelector('form [data-cli]').innerText === 'Copy as CLI'")
 }
 
 // value returns the value of an expression, which is a text.

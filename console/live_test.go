@@ -3,8 +3,12 @@
 package console
 
 import (
+	"context"
 	"fmt"
 	"testing"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/registry/memory"
 )
 
 // The screen Live says why the console refuses to watch, and has no filter that the user cannot
@@ -41,15 +45,36 @@ func TestBrowserWatchesWhatItSays(t *testing.T) {
 
 // The records of a screen are those of its filters, all of which are shown.
 func TestBrowserShowsTheSamplesThatWereChosen(t *testing.T) {
-	b, _, _, base := newBrowserOf(t, nil)
-	b.open(base+"/samples?service=Stock", "the shelf of tea is empty")
+	b := newBrowser(t)
+	s := &shop{registry: memory.New(nil), addrs: make(map[string][]string)}
+	ctx, stop := context.WithCancel(context.Background())
+	t.Cleanup(func() { stop(); s.running.Wait() })
+	s.serve(ctx, t, s.registry, "Broken", "v1", func(server *yodel.Server) error {
+		return server.Handle("Broken.Ask", func(string) (string, error) { return "", yodel.Errorf(yodel.Unavailable, "no") })
+	})
+	caller := yodel.NewClient(s.registry.Service("Broken"), nil)
+	defer caller.Close()
+	fail := func(times int) {
+		for range times {
+			if err := caller.Call(t.Context(), "Broken.Ask", "?", nil); err == nil {
+				t.Fatal("the call has succeeded")
+			}
+		}
+	}
+	c := newConsole(t, s, nil)
+	base := serveConsole(t, c)
+	b.enter(c, base, "Broken")
+	fail(3)
+	rows := func(n int) { b.until(fmt.Sprintf("document.querySelectorAll('.list button').length === %d", n)) }
+	b.open(base+"/samples?service=Broken", "Broken.Ask")
+	rows(3)
 	// The chosen record stays chosen when newer ones come.
-	b.eval("document.querySelectorAll('.list button')[1].click()")
-	chosen := b.value("document.querySelector('.list .chosen').innerText")
-	b.until("document.querySelectorAll('.list button').length > 3")
-	b.eval("new Promise(done => new MutationObserver((_, o) => (o.disconnect(), done())).observe(document.querySelector('.list'), { childList: true }))")
-	if got := b.value("[...document.querySelectorAll('.list .chosen')].map(e => e.innerText).join()"); got != chosen {
-		t.Errorf("chosen is %q, want %q", got, chosen)
+	b.click(".list li:nth-child(2) button")
+	b.until("!!document.querySelector('.list li:nth-child(2) .chosen')")
+	fail(2)
+	rows(5)
+	if got := b.eval("[...document.querySelectorAll('.list button')].map(e => e.matches('.chosen')).join()"); got != `"false,false,false,true,false"` {
+		t.Errorf("chosen are %s", got)
 	}
 	// A group is a filter that is shown, until the kind changes.
 	b.click(".groups button")

@@ -130,8 +130,8 @@ function App() {
 					{me.readOnly && " · " + t("readonly")}
 				</span>
 				{me.csrf && (
-					<button class="chip" id="logout" title={t("logout")} aria-label={t("logout")} onClick={() => post("logout", {}).then(() => location.reload(), setRefused)}>
-						⏻
+					<button class="chip" id="logout" onClick={() => post("logout", {}).then(() => location.reload(), setRefused)}>
+						{t("logout")}
 					</button>
 				)}
 			</header>

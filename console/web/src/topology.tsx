@@ -162,7 +162,7 @@ function Picture({ g, focus, find, edge, setEdge }: { g: Graph; focus: string; f
 							d={`M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`}
 							stroke-width={1 + Math.min(5, Math.log10(1 + (e.rate ?? 0)) * 1.6)}
 							onClick={() => setEdge(id)}
-							onKeyDown={(k) => k.key === "Enter" && setEdge(id)}
+							onKeyDown={(k) => (k.key === "Enter" || k.key === " ") && (k.preventDefault(), setEdge(id))}
 							tabindex={0}
 							role="button"
 							aria-label={text}
