@@ -65,7 +65,7 @@ func actions(c *Console) string {
 	for i := range entries {
 		all = append([]string{entries[i].Action}, all...)
 	}
-	return strings.Join(all, ", ")
+	return strings.Join(all, " > ")
 }
 
 // The tabs of a form show its parts and send nothing.
@@ -177,10 +177,34 @@ func TestBrowserSendsAFormOnce(t *testing.T) {
 	b.write("once")
 	b.eval("for (let i = 0; i < 2; i++) document.querySelector('.history [type=submit]').click()")
 	b.waitFor("No rules")
-	if got := actions(c); got != "login, login, rule, rule, rollback" {
+	if got := actions(c); got != "login > login > rule > rule > rollback" {
 		t.Errorf("the audit log has %s", got)
 	}
 	b.check("undo")
+}
+
+// The form below a rule is that of the rule which was opened last, and the kinds have names.
+func TestBrowserRemovesTheRuleThatWasChosen(t *testing.T) {
+	b, _, c, base := newBrowserOf(t, nil)
+	as := login(t, c, base, User{"ann", Operator})
+	for _, id := range []string{"a", "b"} {
+		status, _, body := request{method: "POST", path: "/api/rules/put", body: fmt.Sprintf(`{"service":"Stock","id":%q,"reason":"x","limit":{"perSecond":5000}}`, id), header: as}.send(t, base)
+		if status != http.StatusOK {
+			t.Fatal(body)
+		}
+	}
+	b.eval("localStorage.setItem('yodel-language', 'zh')")
+	b.open(base+"/rules?service=Stock&rule=Stock/a", "Stock / a")
+	if got := b.value("document.querySelector('main td').innerText"); got != "限流" {
+		t.Errorf("the kind is %s", got)
+	}
+	b.fill("section.panel form input", "of a")
+	b.click("main tbody tr:nth-child(2)")
+	b.waitFor("Stock / b")
+	if got := b.value("document.querySelector('section.panel form input').value"); got != "" {
+		t.Errorf("the reason for b is %q", got)
+	}
+	b.check("rules")
 }
 
 // A viewer gets no form of a rule, and an admin of a console that is read-only no invitation.

@@ -41,7 +41,7 @@ func TestBrowserKeepsItsSession(t *testing.T) {
 	b.click("#logout")
 	b.waitFor("You are not logged in")
 	// The second login was refused.
-	if got := actions(c); got != "login, login, login, instance, logout" {
+	if got := actions(c); got != "login > login > login > instance > logout" {
 		t.Errorf("the audit log has %s", got)
 	}
 }

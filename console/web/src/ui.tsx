@@ -158,19 +158,18 @@ export function Empty({ title, why, action }: { title: string; why?: string; act
 
 export function Copy({ text, label, cli }: { text: string; label?: string; cli?: boolean }) {
 	const { t } = useShell();
-	const [done, setDone] = useState(false);
-	useEffect(() => setDone(false), [text]);
+	const [copied, setCopied] = useState<string>();
 	const copy = async () => {
 		try {
 			await navigator.clipboard.writeText(text);
-			setDone(true);
+			setCopied(text);
 		} catch {
 			prompt(t("copy"), text); // the browser allows it only on safe origins
 		}
 	};
 	return (
 		<button type="button" class="small" onClick={copy} title={text} data-cli={cli}>
-			{done ? t("copied") : (label ?? t("copy"))}
+			{copied === text ? t("copied") : (label ?? t("copy"))}
 		</button>
 	);
 }
