@@ -124,7 +124,7 @@ func TestBrowserShowsFailures(t *testing.T) {
 	b.shoot("failures")
 	for path, want := range map[string]string{
 		"/services?show=unhealthy": "instances cannot be reached", "/services/Gone": "instances cannot be reached", "/services/Gone/127.0.0.1:1": "unreachable", "/samples?service=Gone": "share no live data",
-		"/topology?focus=Gone": "nobody calls anybody", "/registry": "127.0.0.1:1", "/checks": "instances cannot be reached",
+		"/topology?focus=Gone": "Gone has no calls in this time", "/registry": "127.0.0.1:1", "/checks": "instances cannot be reached",
 		"/call?service=Gone": "No methods are known",
 	} {
 		if path == "/services/Gone/127.0.0.1:1" {

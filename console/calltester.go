@@ -35,17 +35,18 @@ type callRequest struct {
 	Confirm  string            `json:"confirm"` // the name of the method, where it is wanted
 }
 
-// A callResult is the outcome of a call.
+// A callResult is the outcome of a call. Replies are texts, because a browser would round their
+// numbers.
 type callResult struct {
-	Code    string          `json:"code,omitempty"`
-	ID      string          `json:"id,omitempty"`
-	Message string          `json:"message,omitempty"`
-	Reply   json.RawMessage `json:"reply,omitempty"`
-	Raw     string          `json:"raw,omitempty"` // a reply that is not JSON
-	// Messages is what a stream has sent. Cut says why the console ended the call: "time",
-	// "messages" or "bytes"; empty if the server ended it.
-	Messages []json.RawMessage `json:"messages,omitempty"`
-	Cut      string            `json:"cut,omitempty"`
+	Code    string `json:"code,omitempty"`
+	ID      string `json:"id,omitempty"`
+	Message string `json:"message,omitempty"`
+	Reply   string `json:"reply,omitempty"` // JSON
+	Raw     string `json:"raw,omitempty"`   // a reply that is not JSON
+	// Messages is what a stream has sent, as JSON. Cut says why the console ended the call:
+	// "time", "messages" or "bytes"; empty if the server ended it.
+	Messages []string `json:"messages,omitempty"`
+	Cut      string   `json:"cut,omitempty"`
 
 	Took    time.Duration          `json:"took"`
 	Trailer yodel.Metadata         `json:"trailer,omitempty"`
@@ -169,7 +170,7 @@ func do(ctx context.Context, caller yodel.Caller, in *callRequest, values bool, 
 	case len(body) > room:
 		out.Raw = fmt.Sprintf("the reply has %d bytes; the console shows %d of all replies together", len(body), maxReplied)
 	case json.Valid(body):
-		out.Reply = body
+		out.Reply = string(body)
 	default:
 		out.Raw = string(body)
 	}

@@ -64,7 +64,7 @@ func rounded(list []float64) []float64 {
 
 // A chart is the calls of several series over time.
 type chart struct {
-	End   time.Time            `json:"end"`  // of the last step
+	End   time.Time            `json:"end"`  // of the last step that has ended
 	Step  float64              `json:"step"` // seconds
 	Good  []float64            `json:"good"` // calls per second that succeeded
 	Codes map[string][]float64 `json:"codes,omitempty"`
@@ -83,8 +83,8 @@ func chartOf(live []*introspect.Live, wanted func(*introspect.Series) bool) *cha
 		if l.Step > 0 {
 			c.Step = l.Step.Seconds()
 		}
-		if l.Now.After(c.End) {
-			c.End = l.Now
+		if end := l.Now.Truncate(max(l.Step, 1)); end.After(c.End) {
+			c.End = end
 		}
 		for i := range l.Series {
 			if s := &l.Series[i]; isSane(s) && wanted(s) {

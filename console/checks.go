@@ -4,6 +4,7 @@ package console
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -133,8 +134,8 @@ func checkService(s *snapshot, service *fleet.Service, add func(kind, severity, 
 	if blind > 0 {
 		add("blind", "warn", service.Name, fmt.Sprint(blind), fmt.Sprint(len(service.Instances)))
 	}
-	for name, addrs := range lacks {
-		add("lacks", "warn", service.Name, name, strings.Join(addrs, ", "))
+	for _, name := range slices.Sorted(maps.Keys(lacks)) {
+		add("lacks", "warn", service.Name, name, strings.Join(lacks[name], ", "))
 	}
 }
 

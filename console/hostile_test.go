@@ -181,7 +181,7 @@ func TestConsoleReadsAThousandDeadInstances(t *testing.T) {
 	base := serveConsole(t, c)
 	began := time.Now()
 	status, _, body := request{path: "/", header: map[string]string{"Authorization": "Bearer " + adminToken, "Accept": "*/*"}}.send(t, base)
-	if status != 200 || !strings.Contains(body, "1 of 1 services need attention") {
+	if status != 200 || !strings.Contains(body, "1 of 1 service needs attention") {
 		t.Errorf("got %d %.300s", status, body)
 	}
 	t.Logf("the first answer took %v", time.Since(began))

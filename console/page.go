@@ -101,7 +101,7 @@ func (c *Console) text(w http.ResponseWriter, r *http.Request, parts []string) {
 	case parts[0] == "services" && s.Service(parts[1]) != nil:
 		service := s.Service(parts[1])
 		v := viewOf(service, nil)
-		printf(&out, "%s: %s, %d of %d instances\n", printable(v.Name), v.State, v.Up, v.Total)
+		printf(&out, "%s: %s, %d of %s\n", printable(v.Name), v.State, v.Up, count(v.Total, "instance", "instances"))
 		for _, p := range v.Problems {
 			printf(&out, "  %s\n", printable(p.String()))
 		}
@@ -140,11 +140,11 @@ func textOverview(out *bytes.Buffer, v *overview) {
 		fmt.Fprintln(out, "No service is registered yet.")
 		return
 	case v.Err != "":
-		printf(out, "The registry does not answer: %d services as they were at %s. %s\n\n", len(v.Services), v.At.UTC().Format(time.RFC3339), printable(v.Err))
+		printf(out, "The registry does not answer: %s at %s. %s\n\n", count(len(v.Services), "service as it was", "services as they were"), v.At.UTC().Format(time.RFC3339), printable(v.Err))
 	case bad == 0:
-		fmt.Fprintf(out, "All %d services are healthy. %d rules are active.\n\n", len(v.Services), v.Rules)
+		fmt.Fprintf(out, "%s healthy. %s active.\n\n", count(len(v.Services), "service is", "services are"), count(v.Rules, "rule is", "rules are"))
 	default:
-		fmt.Fprintf(out, "%d of %d services need attention.\n\n", bad, len(v.Services))
+		fmt.Fprintf(out, "%d of %s.\n\n", bad, count(len(v.Services), "service needs attention", "services need attention"))
 	}
 	t := table(out, "SERVICE\tSTATE\tUP\tREQ/S\tOK\tP50\tP99\tATTENTION")
 	for _, s := range v.Services {
@@ -155,6 +155,14 @@ func textOverview(out *bytes.Buffer, v *overview) {
 		printf(t, "%s\t%s\t%d/%d\t%s\t%s\n", printable(s.Name), s.State, s.Up, s.Total, s.numbers, printable(strings.Join(why, "; ")))
 	}
 	_ = t.Flush() // a buffer takes everything
+}
+
+// count returns a number, with the word for one thing or for several.
+func count(n int, one, several string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprint(n, " ", several)
 }
 
 func table(out *bytes.Buffer, head string) *tabwriter.Writer {

@@ -21,9 +21,9 @@ const maxMessages = 100
 
 // A collection is the messages that a call has received.
 type collection struct {
-	messages []json.RawMessage
-	room     int    // bytes that further messages may have
-	cut      string // "messages" or "bytes" if the call was ended because a limit was reached
+	messages []string // JSON
+	room     int      // bytes that further messages may have
+	cut      string   // "messages" or "bytes" if the call was ended because a limit was reached
 }
 
 // take adds a message, and reports whether there is room for another one.
@@ -32,7 +32,7 @@ func (c *collection) take(m json.RawMessage) bool {
 		c.cut = "bytes"
 		return false
 	}
-	if c.messages = append(c.messages, m); len(c.messages) == maxMessages {
+	if c.messages = append(c.messages, string(m)); len(c.messages) == maxMessages {
 		c.cut = "messages"
 	}
 	return c.cut == ""
@@ -48,7 +48,7 @@ func doStream(ctx context.Context, caller yodel.Caller, in *callRequest, method 
 		return &callResult{Code: yodel.InvalidArgument.String(), Message: errorText(err)}
 	}
 	call := &yodel.Call{Metadata: in.Metadata, Codec: yodel.JSON, Explain: true}
-	got := &collection{messages: []json.RawMessage{}, room: room}
+	got := &collection{messages: []string{}, room: room}
 	began := time.Now()
 	switch method.Kind {
 	case "feed":

@@ -26,8 +26,9 @@ type node struct {
 
 // An edge is the calls of one node to another.
 type edge struct {
-	From string `json:"from"`
-	To   string `json:"to"`
+	From    string   `json:"from"`
+	To      string   `json:"to"`
+	Callers []string `json:"callers"` // the names that clients have sent, of which From stands for all
 	numbers
 }
 
@@ -62,6 +63,8 @@ func (c *Console) graph(r *http.Request) (any, error) {
 		}
 		edges = slices.DeleteFunc(edges, func(e edge) bool { return !shown[e.From] || !shown[e.To] })
 	}
+	// The map has the same order as long as it has the same nodes.
+	slices.SortFunc(nodes, func(a, b node) int { return strings.Compare(a.ID, b.ID) })
 	worst := ""
 	if len(s.Services) > 0 {
 		worst = s.Services[0].Name
@@ -84,6 +87,7 @@ func (s *snapshot) topology() ([]node, []edge) {
 		}
 	}
 	sums := make(map[[2]string]*fleet.Traffic)
+	names := make(map[[2]string][]string)
 	callers := make(map[string]*fleet.Traffic)
 	for _, service := range s.Services {
 		for i := range service.Callers {
@@ -93,7 +97,9 @@ func (s *snapshot) topology() ([]node, []edge) {
 				from = "→ " + cmp.Or(caller.Name, "?")
 				callers[from] = merged(callers[from], &caller.Traffic)
 			}
-			sums[[2]string{from, service.Name}] = merged(sums[[2]string{from, service.Name}], &caller.Traffic)
+			between := [2]string{from, service.Name}
+			sums[between] = merged(sums[between], &caller.Traffic)
+			names[between] = append(names[between], caller.Name)
 		}
 	}
 	for name, t := range callers {
@@ -101,7 +107,7 @@ func (s *snapshot) topology() ([]node, []edge) {
 	}
 	edges := make([]edge, 0, len(sums))
 	for between, t := range sums {
-		edges = append(edges, edge{between[0], between[1], numbersOf(t)})
+		edges = append(edges, edge{between[0], between[1], names[between], numbersOf(t)})
 	}
 	slices.SortFunc(edges, func(a, b edge) int {
 		return cmp.Or(strings.Compare(a.From, b.From), strings.Compare(a.To, b.To))

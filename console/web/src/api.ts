@@ -124,7 +124,10 @@ export class Refused extends Error {
 	}
 }
 
-let csrf = "";
+let me: Me | undefined; // as the console has said last
+
+/** It gets the event "login" when another tab has logged another user in. */
+export const logins = new EventTarget();
 
 async function answer<T>(response: Response): Promise<T> {
 	const text = await response.text();
@@ -142,21 +145,50 @@ export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
 	return answer<T>(await fetch(root + "api/" + path, { signal }));
 }
 
+/** Sends a change. A body that is a text is JSON already. */
 export async function post<T>(path: string, body: unknown): Promise<T> {
-	const headers = { "Content-Type": "application/json", "X-Yodel-Csrf": csrf };
-	return answer<T>(await fetch(root + "api/" + path, { method: "POST", headers, body: JSON.stringify(body) }));
+	const send = () => {
+		const headers = { "Content-Type": "application/json", "X-Yodel-Csrf": me?.csrf ?? "" };
+		return fetch(root + "api/" + path, { method: "POST", headers, body: typeof body === "string" ? body : JSON.stringify(body) });
+	};
+	const response = await send();
+	const before = me;
+	if (response.status !== 403 || !before) return answer<T>(response);
+	// A login in another tab has replaced the session. The same user may go on.
+	me = await get<Me>("me");
+	if (me.csrf === before.csrf) return answer<T>(response);
+	if (me.user === before.user && me.role === before.role) return answer<T>(await send());
+	logins.dispatchEvent(new Event("login"));
+	return answer<T>(response);
+}
+
+/** Why the console refuses to send a stream, or "" if it does not. */
+export async function refusal(path: string): Promise<string> {
+	const abort = new AbortController();
+	try {
+		const response = await fetch(root + "api/" + path, { signal: abort.signal });
+		if (!response.ok) await answer(response);
+		return "";
+	} catch (e) {
+		return e instanceof Refused ? e.message : "";
+	} finally {
+		abort.abort();
+	}
 }
 
 /** Logs in with the token of a login link, if the address has one, and returns the user. */
 export async function enter(): Promise<Me> {
 	const token = /^#login=(\w+)$/.exec(location.hash)?.[1];
+	let refused: unknown;
 	if (token) {
 		history.replaceState(null, "", location.pathname + location.search);
-		await post("login", { token });
+		await post("login", { token }).catch((e) => (refused = e));
 	}
-	const me = await get<Me>("me");
-	csrf = me.csrf ?? "";
-	return me;
+	try {
+		return (me = await get<Me>("me"));
+	} catch (e) {
+		throw refused ?? e; // a link that was used before is no harm to a session
+	}
 }
 
 export interface Loaded<T> {

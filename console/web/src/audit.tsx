@@ -5,7 +5,7 @@
 import { useState } from "preact/hooks";
 import { post, useData } from "./api";
 import { useParam, useShell } from "./state";
-import { Copy, day, Empty, Table, Wait, type Column } from "./ui";
+import { Copy, day, Empty, focused, Table, useSubmit, Wait, type Column } from "./ui";
 
 interface Entry {
 	at: string;
@@ -43,16 +43,16 @@ export function AuditScreen() {
 				<h1>{t("audit")}</h1>
 				<input type="search" placeholder={t("filter")} aria-label={t("filter")} value={q} onInput={(e) => setQ(e.currentTarget.value)} />
 			</div>
-			{me.role === "admin" && <Invite />}
+			{me.role === "admin" && !me.readOnly && <Invite />}
 			<Wait of={loaded}>
 				{(a) => {
 					const rows = (a.entries ?? []).filter((e) => JSON.stringify(e).toLowerCase().includes(q.toLowerCase()));
 					return (
 						<>
 							{a.failed && <div class="banner bad">✖ {t("audit.failed", a.failed)}</div>}
-							{taken?.undo && <Revert key={taken.at} e={taken} close={() => (setTaken(null), loaded.reload())} />}
+							{taken?.undo && <Revert key={taken.at + taken.object} e={taken} close={() => (setTaken(null), loaded.reload())} />}
 							<p class="dim">{a.file ? t("audit.file") : t("audit.memory")}</p>
-							{rows.length ? <Table name="audit" rows={rows} columns={columns} /> : <Empty title={t("audit.none")} why={t("audit.none.why")} />}
+							{rows.length ? <Table name="audit" id={(e) => e.at + e.from + e.action + e.object} rows={rows} columns={columns} /> : <Empty title={t("audit.none")} why={t("audit.none.why")} />}
 						</>
 					);
 				}}
@@ -65,26 +65,20 @@ export function AuditScreen() {
 function Revert({ e, close }: { e: Entry; close: () => void }) {
 	const { t } = useShell();
 	const [reason, setReason] = useState("");
-	const [error, setError] = useState("");
-	const send = async (event: { preventDefault: () => void }) => {
-		event.preventDefault();
-		try {
-			await post(e.undo!.path, { ...e.undo!.body, reason });
-			close();
-		} catch (failed) {
-			setError((failed as Error).message);
-		}
-	};
+	const { submit, busy, error } = useSubmit(async () => {
+		await post(e.undo!.path, { ...e.undo!.body, reason });
+		close();
+	});
 	return (
-		<form class="panel" onSubmit={send}>
+		<form class="panel" onSubmit={submit}>
 			<h2>{t("audit.reverting", t(`action.${e.action as "rule"}`), e.object ?? "", day(e.at))}</h2>
 			{e.undo!.path === "rules/rollback" && <p>{t("rules.undo.why", Number(e.undo!.body.revision))}. {t("audit.later")}</p>}
 			{e.undo!.path === "instance" && <p>{t("rules.before")}: {e.before}</p>}
 			<label>
-				{t("reason")} <input required autofocus name="revertreason" value={reason} onInput={(i) => setReason(i.currentTarget.value)} />
+				{t("reason")} <input required ref={focused} name="revertreason" value={reason} onInput={(i) => setReason(i.currentTarget.value)} />
 			</label>
 			{error && <p class="bad" role="alert">✖ {error}</p>}
-			<button type="submit">{t("audit.revert")}</button>{" "}
+			<button type="submit" disabled={busy}>{t("audit.revert")}</button>{" "}
 			<button type="button" onClick={close}>
 				{t("cancel")}
 			</button>
@@ -98,19 +92,12 @@ function Invite() {
 	const [name, setName] = useState("");
 	const [role, setRole] = useState("viewer");
 	const [link, setLink] = useState("");
-	const [error, setError] = useState("");
-	const invite = async (e: { preventDefault: () => void }) => {
-		e.preventDefault();
-		try {
-			const made = await post<{ link: string }>("invite", { name, role });
-			setLink(new URL("." + made.link, location.origin + location.pathname.replace(/[^/]*$/, "")).href);
-			setError("");
-		} catch (e) {
-			setError((e as Error).message);
-		}
-	};
+	const { submit, busy, error } = useSubmit(async () => {
+		const made = await post<{ link: string }>("invite", { name, role });
+		setLink(new URL("." + made.link, location.origin + location.pathname.replace(/[^/]*$/, "")).href);
+	});
 	return (
-		<form class="bar" onSubmit={invite}>
+		<form class="bar" onSubmit={submit}>
 			<label>
 				{t("invite")} <input required maxLength={64} placeholder={t("invite.name")} value={name} onInput={(e) => setName(e.currentTarget.value)} />
 			</label>
@@ -119,7 +106,7 @@ function Invite() {
 					<option value={r}>{t(`role.${r as "viewer"}`)}</option>
 				))}
 			</select>
-			<button type="submit">{t("invite.make")}</button>
+			<button type="submit" disabled={busy}>{t("invite.make")}</button>
 			{link && <Copy text={link} label={t("invite.copy")} />}
 			{error && <span class="bad">✖ {error}</span>}
 		</form>

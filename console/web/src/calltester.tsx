@@ -2,12 +2,13 @@
 
 // S9: calls of methods by hand.
 
-import { useEffect, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import { post, useData, type Method, type Schema } from "./api";
 import { cli } from "./cli";
+import { digits, parse, plain, write } from "./json";
 import { example } from "./service";
 import { useParam, useSetting, useShell } from "./state";
-import { Copy, Empty, nanos, Tabs, Wait } from "./ui";
+import { Copy, Empty, nanos, NumberInput, Tabs, useSubmit, Wait } from "./ui";
 
 interface Of {
 	service: string;
@@ -19,8 +20,8 @@ interface Result {
 	code?: string;
 	id?: string;
 	message?: string;
-	reply?: unknown;
-	messages?: unknown[];
+	reply?: string; // JSON, as are the messages
+	messages?: string[];
 	cut?: string;
 	raw?: string;
 	took: number;
@@ -72,7 +73,7 @@ function Tester({ all }: { all: Of[] }) {
 						))}
 				</ul>
 			</section>
-			{method && of ? <Request key={name} of={of} method={method} /> : <Empty title={t("call.choose")} why={t("call.choose.why")} />}
+			{method && of ? <Request key={service + " " + name} of={of} method={method} /> : <Empty title={t("call.choose")} why={t("call.choose.why")} />}
 		</div>
 	);
 }
@@ -93,6 +94,8 @@ function Request({ of, method }: { of: Of; method: Method }) {
 	const mine = pastCalls(past).filter((c) => c.method === method.name);
 	const sends = method.kind === "upload" || method.kind === "duplex";
 	const [text, setText] = useState(() => mine[0]?.text ?? JSON.stringify(sends ? [example(method)] : example(method), null, 2));
+	const [picked, setPicked] = useState(0); // how often an earlier call was chosen
+	const [bad, setBad] = useState<Record<string, boolean>>({}); // the fields whose text is not JSON
 	const [mode, setMode] = useParam("mode", "form");
 	const [metadata, setMetadata] = useState("");
 	const [timeout, setTimeout_] = useState(5000);
@@ -100,33 +103,29 @@ function Request({ of, method }: { of: Of; method: Method }) {
 	const [repeat, setRepeat] = useState(1);
 	const [confirm, setConfirm] = useState("");
 	const [results, setResults] = useState<Result[] | null>(null);
-	const [error, setError] = useState("");
-	const [busy, setBusy] = useState(false);
-	useEffect(() => setResults(null), [method.name]);
 	const guarded = me.environment === "PROD" && !method.readOnly;
-	const send = async (e: { preventDefault: () => void }) => {
-		e.preventDefault();
-		setError("");
-		setBusy(true);
-		try {
-			setResults(await post<Result[]>("call", { service: of.service, method: method.name, addr, args: JSON.parse(text), metadata: pairs, timeout, repeat, confirm }));
-			if (text.length < 10_000) setPast(JSON.stringify([{ method: method.name, text }, ...pastCalls(past).filter((c) => c.method !== method.name || c.text !== text)].slice(0, 50)));
-		} catch (e) {
-			setError((e as Error).message);
-		}
-		setBusy(false);
-	};
+	const { submit, busy, error } = useSubmit(async () => {
+		const call = JSON.stringify({ service: of.service, method: method.name, addr, metadata: pairs, timeout, repeat, confirm });
+		setResults(await post<Result[]>("call", call.slice(0, -1) + ',"args":' + text + "}"));
+		if (text.length < 10_000) setPast(JSON.stringify([{ method: method.name, text }, ...pastCalls(past).filter((c) => c.method !== method.name || c.text !== text)].slice(0, 50)));
+	});
 	const pairs = Object.fromEntries(metadata.split("\n").map((l) => l.split("=")).filter((p) => p.length > 1).map(([k, ...v]) => [k!.trim(), v.join("=").trim()]));
 	let value: unknown;
 	try {
-		value = JSON.parse(text);
+		value = parse(text);
 	} catch {
 		value = undefined;
 	}
+	const wrong = value === undefined || Object.values(bad).some(Boolean);
+	const choose = (text: string) => {
+		setText(text);
+		setPicked(picked + 1);
+		setBad({});
+	};
 	const schema: Schema = method.values || sends ? { type: "", kind: "array" } : (method.args?.[0] ?? { type: "", kind: "any" });
 	return (
 		<>
-			<form onSubmit={send}>
+			<form onSubmit={submit}>
 				<h2>
 					{method.name} {method.kind && <span class="dim">{method.kind}</span>}
 				</h2>
@@ -134,7 +133,7 @@ function Request({ of, method }: { of: Of; method: Method }) {
 				{mine.length > 0 && (
 					<label>
 						{t("call.past")}
-						<select name="past" value="" onChange={(e) => e.currentTarget.value && setText(e.currentTarget.value)}>
+						<select name="past" value="" onChange={(e) => e.currentTarget.value && choose(e.currentTarget.value)}>
 							<option value="">{t("choose")}</option>
 							{mine.map((c) => (
 								<option value={c.text}>{c.text.replace(/\s+/g, " ").slice(0, 60)}</option>
@@ -142,16 +141,16 @@ function Request({ of, method }: { of: Of; method: Method }) {
 						</select>
 					</label>
 				)}
-				<Tabs at={mode} set={setMode} names={[["form", t("form")], ["json", "JSON"]]} />
-				{mode === "json" || value === undefined || schema.kind !== "object" ? (
+				<Tabs at={mode} set={(m) => (setMode(m), setBad({}))} names={[["form", t("form")], ["json", "JSON"]]} />
+				{mode === "json" || typeof value !== "object" || schema.kind !== "object" ? (
 					<label>
 						{t("call.args")}
 						<textarea rows={10} spellcheck={false} value={text} onInput={(e) => setText(e.currentTarget.value)} />
 					</label>
 				) : (
-					<Fields schema={schema} value={value as Record<string, unknown>} set={(v) => setText(JSON.stringify(v, null, 2))} />
+					<Fields key={picked} schema={schema} value={value as Record<string, unknown>} set={(v) => setText(write(v, 2))} judge={(path, is) => setBad((old) => ({ ...old, [path]: is }))} />
 				)}
-				{value === undefined && <p class="bad">✖ {t("call.notjson")}</p>}
+				{wrong && <p class="bad">✖ {t("call.notjson")}</p>}
 				<label>
 					{t("call.target")}
 					<select value={addr} onChange={(e) => setAddr(e.currentTarget.value)}>
@@ -179,10 +178,10 @@ function Request({ of, method }: { of: Of; method: Method }) {
 						<input value={confirm} onInput={(e) => setConfirm(e.currentTarget.value)} />
 					</label>
 				)}
-				<button type="submit" disabled={!mayChange || busy || value === undefined || (guarded && confirm !== method.name)}>
+				<button type="submit" disabled={!mayChange || busy || wrong || (guarded && confirm !== method.name)}>
 					{busy ? t("call.busy") : t("call")}
 				</button>{" "}
-				<Copy text={cli.call(method.name, method.kind, value, pairs)} label={t("cli")} cli />
+				{!wrong && <Copy text={cli.call(method.name, method.kind, text, pairs)} label={t("cli")} cli />}
 				{!mayChange && <p class="dim">{t("readonly.why")}</p>}
 			</form>
 			<section aria-live="polite">
@@ -203,8 +202,8 @@ function Answer({ r }: { r: Result }) {
 				<b class={r.code ? "bad" : "good"}>{r.code ? "✖ " + r.code : "● ok"}</b> {nanos(r.took)} {r.report?.attempts?.map((a) => a.addr).join(" → ")}
 			</p>
 			{r.message && <p class="bad">{r.message}</p>}
-			{r.reply !== undefined && <pre>{JSON.stringify(r.reply, null, 2)}</pre>}
-			{r.messages?.map((m, i) => <pre data-message={i}>{JSON.stringify(m)}</pre>)}
+			{r.reply !== undefined && <pre>{write(parse(r.reply), 2)}</pre>}
+			{r.messages?.map((m, i) => <pre data-message={i}>{m}</pre>)}
 			{r.messages && <p class="dim">{t("call.messages", r.messages.length)}{r.cut && " " + t(`call.cut.${r.cut as "time"}`)}</p>}
 			{r.raw && <pre>{r.raw}</pre>}
 			{r.trailer && Object.entries(r.trailer).map(([k, v]) => <p class="dim">{k}: {v}</p>)}
@@ -219,7 +218,7 @@ function Answer({ r }: { r: Result }) {
 }
 
 /** The fields of an object. Lists and maps are edited as JSON. */
-function Fields({ schema, value, set }: { schema: Schema; value: Record<string, unknown>; set: (v: Record<string, unknown>) => void }) {
+function Fields({ schema, value, set, judge, under = "" }: { schema: Schema; value: Record<string, unknown>; set: (v: Record<string, unknown>) => void; judge: (path: string, bad: boolean) => void; under?: string }) {
 	return (
 		<>
 			{(schema.fields ?? []).map((f) => {
@@ -230,7 +229,7 @@ function Fields({ schema, value, set }: { schema: Schema; value: Record<string, 
 					return (
 						<fieldset>
 							<legend>{name}</legend>
-							<Fields schema={f} value={(now as Record<string, unknown>) ?? {}} set={put} />
+							<Fields schema={f} value={typeof now === "object" && now ? (now as Record<string, unknown>) : {}} set={put} judge={judge} under={under + name + "."} />
 						</fieldset>
 					);
 				return (
@@ -239,11 +238,11 @@ function Fields({ schema, value, set }: { schema: Schema; value: Record<string, 
 						{f.kind === "boolean" ? (
 							<input type="checkbox" checked={!!now} onChange={(e) => put(e.currentTarget.checked)} />
 						) : f.kind === "integer" || f.kind === "number" ? (
-							<input type="number" step={f.kind === "integer" ? 1 : "any"} value={String(now ?? 0)} onInput={(e) => put(Number(e.currentTarget.value))} />
+							<NumberInput name={under + name} step={f.kind === "integer" ? "1" : "any"} value={plain(now ?? 0)} set={(s) => put(digits(s || "0"))} />
 						) : f.kind === "string" || f.kind === "bytes" ? (
-							<input value={String(now ?? "")} onInput={(e) => put(e.currentTarget.value)} />
+							<input name={under + name} value={plain(now)} onInput={(e) => put(e.currentTarget.value)} />
 						) : (
-							<Json value={now} set={put} />
+							<Json name={under + name} value={now} set={put} judge={(bad) => judge(under + name, bad)} />
 						)}
 					</label>
 				);
@@ -252,17 +251,16 @@ function Fields({ schema, value, set }: { schema: Schema; value: Record<string, 
 	);
 }
 
-function Json({ value, set }: { value: unknown; set: (v: unknown) => void }) {
-	const [text, setText] = useState(JSON.stringify(value));
-	const [bad, setBad] = useState(false);
+function Json({ name, value, set, judge }: { name: string; value: unknown; set: (v: unknown) => void; judge: (bad: boolean) => void }) {
+	const [text, setText] = useState(value === undefined ? "" : write(value));
 	const change = (s: string) => {
 		setText(s);
 		try {
-			set(JSON.parse(s));
-			setBad(false);
+			set(parse(s));
+			judge(false);
 		} catch {
-			setBad(true);
+			judge(true);
 		}
 	};
-	return <input class={bad ? "bad" : ""} value={text} onInput={(e) => change(e.currentTarget.value)} />;
+	return <input name={name} value={text} onInput={(e) => change(e.currentTarget.value)} />;
 }

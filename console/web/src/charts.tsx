@@ -47,7 +47,8 @@ function Plot(props: { title: string; lines: Line[]; chart: Chart; events: Event
 	const y = (v: number) => 6 + (height - bottom - 6) * (1 - v / top);
 	const end = new Date(chart.end).getTime();
 	const time = (i: number) => end - (n - 1 - i) * chart.step * 1000;
-	const marks = events.filter((e) => new Date(e.at).getTime() >= time(0) && new Date(e.at).getTime() <= end);
+	// Events of the step that has not ended are at the end.
+	const marks = events.filter((e) => new Date(e.at).getTime() >= time(0)).map((e) => ({ ...e, x: x(Math.min((new Date(e.at).getTime() - time(0)) / 1000 / chart.step, n - 1)) }));
 	const move = (e: MouseEvent) => {
 		const box = (e.currentTarget as Element).getBoundingClientRect();
 		const i = Math.round((((e.clientX - box.left) / box.width) * width - left) / ((width - left - 4) / Math.max(n - 1, 1)));
@@ -58,7 +59,7 @@ function Plot(props: { title: string; lines: Line[]; chart: Chart; events: Event
 			<figcaption>
 				{title}
 				{lines.map((l) => {
-					const value = l.points[at ?? n - 1];
+					const value = l.points[at ?? n - 1] ?? null;
 					return (
 						<span class={"key " + l.tone}>
 							{l.name} <b>{value === null ? "–" : format(value)}</b>
@@ -84,8 +85,8 @@ function Plot(props: { title: string; lines: Line[]; chart: Chart; events: Event
 				</text>
 				{marks.map((e) => (
 					<g class="mark">
-						<line x1={x((new Date(e.at).getTime() - time(0)) / 1000 / chart.step)} x2={x((new Date(e.at).getTime() - time(0)) / 1000 / chart.step)} y1={2} y2={height - bottom} />
-						<title>{`${clock(e.at)} ${e.kind} ${e.object}: ${e.what}`}</title>
+						<line x1={e.x} x2={e.x} y1={2} y2={height - bottom} />
+						<title>{`${clock(e.at)} ${t(`event.${e.kind as "rule"}`)} ${e.object}: ${e.what}`}</title>
 					</g>
 				))}
 				{lines.map((l) =>

@@ -3,6 +3,8 @@
 // The commands that the pages offer to copy. Names come from the fleet, so each word is quoted for
 // a shell: nothing in a name can become a command.
 
+import { parse, write } from "./json";
+
 function word(text: string): string {
 	const plain = text.replace(/[\p{Cc}\p{Cf}\u2028\u2029]/gu, "");
 	return /^[\w./:@%+=,-]+$/.test(plain) ? plain : "'" + plain.replaceAll("'", "'\\''") + "'";
@@ -20,10 +22,10 @@ export const cli = {
 	rules: (service: string) => (service ? "yodel rule ls " + name(service) : "yodel rule ls"),
 	doctor: () => "yodel doctor",
 	/** A call. An array of messages becomes messages one after the other for methods that send a stream. */
-	call: (method: string, kind: string | undefined, args: unknown, metadata: Record<string, string>) => {
+	call: (method: string, kind: string | undefined, args: string, metadata: Record<string, string>) => {
 		const dot = method.lastIndexOf(".");
-		const several = (kind === "upload" || kind === "duplex") && Array.isArray(args);
-		const text = several ? (args as unknown[]).map((m) => JSON.stringify(m)).join(" ") : JSON.stringify(args ?? {});
+		const value = parse(args);
+		const text = (kind === "upload" || kind === "duplex") && Array.isArray(value) ? value.map((m) => write(m)).join(" ") : write(value);
 		const extra = Object.entries(metadata).map(([k, v]) => " -m " + word(k + "=" + v));
 		return "yodel call " + name(method.slice(0, dot) + "/" + method.slice(dot + 1)) + " '" + text.replaceAll("'", "'\\''") + "'" + extra.join("");
 	},

@@ -181,6 +181,6 @@ function Conns({ d }: { d: Detail }) {
 		{ head: t("conn.bytes"), right: true, cell: (c) => `${bytes(c.bytesIn ?? 0)} / ${bytes(c.bytesOut ?? 0)}`, text: (c) => c.bytesIn },
 		{ head: t("since"), right: true, cell: (c) => age(t, c.since), text: (c) => c.since },
 	];
-	if (!conns.length) return <p class="dim">{d.connsErr || t("conn.none")}</p>;
+	if (!conns.length) return <p class="dim">{d.connsErr || t(d.conns ? "conn.none" : "conn.unknown")}</p>;
 	return <Table name="connections" rows={conns} columns={columns} />;
 }

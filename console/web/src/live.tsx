@@ -3,7 +3,7 @@
 // S6: calls as they end.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { root, useData, type Overview } from "./api";
+import { refusal, root, useData, type Overview } from "./api";
 import { cli } from "./cli";
 import { href, useParam, useShell } from "./state";
 import { bytes, clock, Empty, Link, nanos, Table, Wait, type Column } from "./ui";
@@ -27,6 +27,7 @@ const kept = 300;
 export function LiveScreen() {
 	const { t, me } = useShell();
 	const [service, setService] = useParam("service");
+	const [, setAddr] = useParam("addr");
 	const overview = useData<Overview>("overview", 5000);
 	if (me.role === "viewer") return <Empty title={t("live.role")} why={t("live.role.why")} />;
 	return (
@@ -35,7 +36,7 @@ export function LiveScreen() {
 				<h1>{t("live")}</h1>
 				<Wait of={overview}>
 					{(o) => (
-						<select aria-label={t("service")} value={service} onChange={(e) => setService(e.currentTarget.value)}>
+						<select aria-label={t("service")} value={service} onChange={(e) => (setAddr(""), setService(e.currentTarget.value))}>
 							<option value="">{t("choose")}</option>
 							{o.services.map((s) => (
 								<option value={s.name}>{s.name}</option>
@@ -49,13 +50,17 @@ export function LiveScreen() {
 	);
 }
 
+/** The whole milliseconds that are at least a number as typed, or "". The console filters by no others. */
+const whole = (text: string) => (Number(text) > 0 ? String(Math.ceil(Number(text))) : "");
+
 function Tap({ service }: { service: string }) {
 	const { t } = useShell();
 	const [method, setMethod] = useParam("method");
 	const [peer, setPeer] = useParam("peer");
-	const [slower, setSlower] = useParam("slower");
+	const [slowerText, setSlower] = useParam("slower");
+	const slower = whole(slowerText);
 	const [failed, setFailed] = useParam("failed");
-	const [addr] = useParam("addr");
+	const [addr, setAddr] = useParam("addr");
 	const [calls, setCalls] = useState<Tapped[]>([]);
 	const [status, setStatus] = useState("");
 	const [stopped, setStopped] = useState(false);
@@ -63,13 +68,26 @@ function Tap({ service }: { service: string }) {
 	const left = useRef(0);
 	const query = new URLSearchParams({ service, method, peer, slower, addr, failed: failed ? "true" : "" }).toString();
 	useEffect(() => {
+		setCalls([]);
+		pending.current = [];
+		left.current = 0;
+	}, [query]);
+	useEffect(() => {
 		if (stopped) return;
 		setStatus(t("live.connecting"));
-		const source = new EventSource(root + "api/tap?" + query);
+		let current = true;
+		const path = "tap?" + query;
+		const source = new EventSource(root + "api/" + path);
 		source.addEventListener("open", (e) => setStatus((e as MessageEvent).data ? t("live.on", (e as MessageEvent).data) : ""));
 		source.addEventListener("failed", (e) => setStatus((e as MessageEvent).data));
 		source.addEventListener("end", () => (source.close(), setStopped(true), setStatus(t("live.ended"))));
-		source.onerror = () => (source.close(), setStopped(true), setStatus(t("live.lost")));
+		source.onerror = async () => {
+			source.close();
+			const why = await refusal(path);
+			if (!current) return;
+			setStopped(true);
+			setStatus(why || t("live.lost"));
+		};
 		source.onmessage = (e) => {
 			const one = JSON.parse(e.data) as Tapped;
 			left.current += one.left ?? 0;
@@ -80,6 +98,7 @@ function Tap({ service }: { service: string }) {
 			if (some.length) setCalls((old) => [...some, ...old].slice(0, kept));
 		}, 500);
 		return () => {
+			current = false;
 			source.close();
 			clearInterval(timer);
 		};
@@ -99,10 +118,15 @@ function Tap({ service }: { service: string }) {
 			<div class="bar">
 				<input placeholder={t("method")} aria-label={t("method")} value={method} onChange={(e) => setMethod(e.currentTarget.value)} />
 				<input placeholder={t("caller")} aria-label={t("caller")} value={peer} onChange={(e) => setPeer(e.currentTarget.value)} />
-				<input type="number" min="0" placeholder={t("live.slower")} aria-label={t("live.slower")} value={slower} onChange={(e) => setSlower(e.currentTarget.value)} />
+				<input type="number" min="0" placeholder={t("live.slower")} aria-label={t("live.slower")} value={slower} onChange={(e) => setSlower(whole(e.currentTarget.value))} />
 				<label>
 					<input type="checkbox" checked={!!failed} onChange={(e) => setFailed(e.currentTarget.checked ? "1" : "")} /> {t("live.failed")}
 				</label>
+				{addr && (
+					<button class="chip" aria-pressed="true" title={t("filter.clear")} onClick={() => setAddr("")}>
+						{addr} ✕
+					</button>
+				)}
 				<button onClick={() => setStopped(!stopped)}>{stopped ? "▶ " + t("resume") : "‖ " + t("pause")}</button>
 				<Link to={href(["samples"], { service })}>{t("samples")}</Link>
 			</div>

@@ -4,7 +4,7 @@
 
 import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { enter, Refused, useData, type Me, type Method } from "./api";
+import { enter, logins, post, Refused, useData, type Me, type Method } from "./api";
 import { AuditScreen } from "./audit";
 import { CallScreen } from "./calltester";
 import { ChecksScreen } from "./checks";
@@ -19,7 +19,7 @@ import { ServiceScreen } from "./service";
 import { ServicesScreen } from "./services";
 import { go, href, ShellContext, translate, useParam, useRoute, useSetting } from "./state";
 import { TopologyScreen } from "./topology";
-import { clock, Empty, Guarded, Link } from "./ui";
+import { clock, Empty, focused, Guarded, Link } from "./ui";
 
 // The screens, with the letter that opens each after g.
 const screens: [string, Key, string][] = [
@@ -77,13 +77,17 @@ function App() {
 		const log = () => enter().then((user) => (setMe(user), setRefused(null)), setRefused);
 		log();
 		addEventListener("hashchange", log); // a login link that is opened in the same tab
-		return () => removeEventListener("hashchange", log);
+		logins.addEventListener("login", log); // in another tab
+		return () => {
+			removeEventListener("hashchange", log);
+			logins.removeEventListener("login", log);
+		};
 	}, []);
 	useEffect(() => {
 		document.documentElement.dataset.theme = theme;
 		document.documentElement.lang = language === "zh" ? "zh-CN" : "en";
 	}, [theme, language]);
-	useKeyboard(() => setHelp((h) => !h));
+	useKeyboard(() => setHelp((h) => !h), () => setHelp(false));
 	const current = screens.find(([path]) => path === (parts[0] ?? "")) ?? screens[0]!;
 	useEffect(() => {
 		document.title = (parts[1] ?? t(current[1])) + " · yodel";
@@ -125,6 +129,11 @@ function App() {
 					{me.user} · {t(`role.${me.role as "viewer"}`)}
 					{me.readOnly && " · " + t("readonly")}
 				</span>
+				{me.csrf && (
+					<button class="chip" id="logout" onClick={() => post("logout", {}).then(() => location.reload(), setRefused)}>
+						{t("logout")}
+					</button>
+				)}
 			</header>
 			<nav aria-label={t("nav")}>
 				{screens.map(([path, key, letter]) => (
@@ -156,7 +165,7 @@ function App() {
 						<dt>n</dt>
 						<dd>{t("keys.new")}</dd>
 					</dl>
-					<button autofocus onClick={() => setHelp(false)}>
+					<button ref={focused} onClick={() => setHelp(false)}>
 						{t("close")}
 					</button>
 				</div>
@@ -226,7 +235,7 @@ function Search({ t }: { t: ReturnType<typeof translate> }) {
 							</a>
 						</li>
 					))}
-					{!hits.length && <li class="dim">{all.data ? t("services.nomatch") : t("loading")}</li>}
+					{!hits.length && <li class="dim">{all.data ? t("services.nomatch") : (all.error?.message ?? t("loading"))}</li>}
 				</ul>
 			)}
 		</form>
@@ -234,13 +243,13 @@ function Search({ t }: { t: ReturnType<typeof translate> }) {
 }
 
 /** The keys that work on every screen. */
-function useKeyboard(toggleHelp: () => void) {
+function useKeyboard(toggleHelp: () => void, closeHelp: () => void) {
 	useEffect(() => {
 		let last = "";
 		const press = (e: KeyboardEvent) => {
 			const on = e.target as HTMLElement;
 			const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(on.tagName);
-			if (e.key === "Escape" && typing) on.blur();
+			if (e.key === "Escape") typing ? on.blur() : closeHelp();
 			if (typing || e.ctrlKey || e.metaKey || e.altKey) return;
 			const before = last;
 			last = e.key;

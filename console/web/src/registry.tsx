@@ -62,7 +62,7 @@ export function RegistryScreen() {
 						{r.records?.length ? (
 							<Table name="registry" rows={r.records} columns={columns} open={(x) => href(["services", x.service, x.addr])} command={cli.services()} />
 						) : (
-							<Empty title={t("registry.none")} why={t("registry.none.why", r.name)} />
+							!r.err && <Empty title={t("registry.none")} why={t("registry.none.why", r.name)} />
 						)}
 					</>
 				)}

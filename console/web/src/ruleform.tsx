@@ -6,7 +6,7 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import { post, useData, type Overview } from "./api";
 import type { Rule } from "./rules";
 import { go, href, useParam, useShell } from "./state";
-import { Empty, number, Tabs, Wait } from "./ui";
+import { day, Empty, number, NumberInput, Tabs, useSubmit, Wait } from "./ui";
 
 type Kind = "text" | "number" | "bool" | "list" | "json";
 
@@ -29,7 +29,7 @@ const fields: Record<string, [string, Kind][]> = {
 };
 const scope: [string, Kind][] = [["method", "text"], ["caller", "text"], ["tenant", "text"]];
 const start: Record<string, object> = { weight: { percent: 50 }, canary: { percent: 10 }, limit: { perSecond: 100 }, timeout: { after: "1s" }, retry: { times: 2 }, hedge: { after: "100ms" }, breaker: { errors: 5 }, fault: { percent: 10, delay: "100ms" }, switch: { on: true } };
-const lives: Record<string, number> = { "1h": 1, "24h": 24, "7d": 168, never: 0 };
+const lives: Record<string, number> = { "1h": 1, "24h": 24, "7d": 168, never: 0 }; // hours
 const shortLived = ["disable", "limit", "fault", "mock"];
 
 interface Effect {
@@ -44,6 +44,8 @@ interface Effect {
 
 type Draft = Record<string, unknown>;
 
+const isObject = (v: unknown): v is Draft => typeof v === "object" && v !== null && !Array.isArray(v);
+
 function at(o: unknown, path: string): unknown {
 	return path.split(".").reduce<any>((v, key) => v?.[key], o);
 }
@@ -51,7 +53,7 @@ function at(o: unknown, path: string): unknown {
 /** A copy of o with a value at a path. Empty values and empty objects are left out. */
 function put(o: Draft, path: string, value: unknown): Draft {
 	const [key, ...rest] = path.split(".") as [string, ...string[]];
-	const inner = rest.length ? put((o[key] as Draft) ?? {}, rest.join("."), value) : value;
+	const inner = rest.length ? put(isObject(o[key]) ? o[key] : {}, rest.join("."), value) : value;
 	const copy = { ...o };
 	const empty = inner === "" || inner === undefined || inner === null || inner === false || (Array.isArray(inner) && !inner.length) || (rest.length > 0 && typeof inner === "object" && !Object.keys(inner as object).length);
 	if (empty) delete copy[key];
@@ -71,14 +73,14 @@ export function RuleForm({ kind, edit, close }: { kind: string; edit: string; cl
 			{(o) => {
 				const names = o.services.map((s) => s.name).sort();
 				if (!edit && !known) return <Empty title={t("rules.unknown", kind)} action={<button onClick={close}>{t("cancel")}</button>} />;
-				if (!edit) return <Form names={names} kind={kind} first={{ service: service || names[0], caller: caller || undefined, [kind]: start[kind] ?? {} }} close={close} />;
+				if (!edit) return <Form key={kind} names={names} kind={kind} first={{ service: service || names[0], caller: caller || undefined, [kind]: start[kind] ?? {} }} close={close} />;
 				return (
 					<Wait of={loaded}>
 						{({ rules }) => {
 							const rule = rules.find((r) => r.id === edit);
 							if (!rule) return <p class="bad">✖ {t("rules.gone", edit)}</p>;
 							const { kind: k, sentence: _1, active: _2, author: _3, created: _4, revision: _5, reason: _6, ...first } = rule;
-							return <Form names={names} kind={k} first={first} close={close} />;
+							return <Form key={edit} names={names} kind={k} first={first} close={close} edits />;
 						}}
 					</Wait>
 				);
@@ -87,47 +89,56 @@ export function RuleForm({ kind, edit, close }: { kind: string; edit: string; cl
 	);
 }
 
-function Form({ names, kind, first, close }: { names: string[]; kind: string; first: Draft; close: () => void }) {
+/** The form of a new rule, or of one that it edits: the latter keeps its service, its ID, and its expiry unless the user chooses another. */
+function Form({ names, kind, first, close, edits }: { names: string[]; kind: string; first: Draft; close: () => void; edits?: boolean }) {
 	const { t } = useShell();
 	const [draft, setDraft] = useState<Draft>(first);
 	const [mode, setMode] = useState("form");
 	const [text, setText] = useState("");
-	const [life, setLife] = useState(shortLived.includes(kind) ? "24h" : "never");
+	const [broken, setBroken] = useState(""); // why the text is not a rule
+	const [life, setLife] = useState(edits ? "keep" : shortLived.includes(kind) ? "24h" : "never");
 	const [reason, setReason] = useState("");
-	const [error, setError] = useState("");
-	const [busy, setBusy] = useState(false);
 	const whole = useMemo(() => {
-		const hours = lives[life]!;
+		const hours = lives[life];
 		return hours ? { ...draft, expires: new Date(Math.ceil(Date.now() / 6e4) * 6e4 + hours * 36e5).toISOString() } : draft;
 	}, [draft, life]);
 	const { effect, sentence, refused } = usePreview(whole);
 	const show = (m: string) => {
-		if (m === "json") setText(JSON.stringify(draft, null, 2));
+		setText(JSON.stringify(draft, null, 2));
+		setBroken("");
 		setMode(m);
 	};
 	const edit = (s: string) => {
 		setText(s);
+		let rule: unknown;
 		try {
-			setDraft(JSON.parse(s));
-			setError("");
+			rule = JSON.parse(s);
 		} catch {
-			setError(t("call.notjson"));
+			return setBroken(t("call.notjson"));
 		}
+		if (!isObject(rule)) return setBroken(t("rules.notobject"));
+		if (edits && (rule.service !== first.service || rule.id !== first.id)) return setBroken(t("rules.same"));
+		setBroken("");
+		if (rule.expires !== draft.expires) setLife("keep");
+		setDraft(rule);
 	};
-	const save = async (e: { preventDefault: () => void }) => {
-		e.preventDefault();
-		setBusy(true);
-		try {
-			const stored = await post<Rule>("rules/put", { ...whole, reason });
-			go(href(["rules"], { service: stored.service, rule: stored.service + "/" + stored.id }));
-		} catch (e) {
-			setError((e as Error).message);
-			setBusy(false);
-		}
+	const live = (l: string) => {
+		const { expires: _, ...rest } = draft;
+		const next = l === "keep" && first.expires ? { ...rest, expires: first.expires } : rest;
+		setLife(l);
+		setDraft(next);
+		if (!broken) setText(JSON.stringify(next, null, 2));
 	};
-	const input = ([path, of]: [string, Kind], under = "") => <Field name={path} kind={of} value={at(draft, under + path)} set={(v) => setDraft(put(draft, under + path, v))} />;
+	const { submit, busy, error } = useSubmit(async () => {
+		const stored = await post<Rule>("rules/put", { ...whole, reason });
+		go(href(["rules"], { service: stored.service, rule: stored.service + "/" + stored.id }));
+	});
+	// A rule without the object of its kind has no kind, also if all fields of it are empty.
+	const set = (path: string, v: unknown) => setDraft({ ...(kind in draft && { [kind]: {} }), ...put(draft, path, v) });
+	const input = ([path, of]: [string, Kind], under = "") => <Field name={path} kind={of} value={at(draft, under + path)} set={(v) => set(under + path, v)} />;
+	const kept = life === "keep" ? draft.expires : first.expires;
 	return (
-		<form class="rule" onSubmit={save}>
+		<form class="rule" onSubmit={submit}>
 			<h1>
 				{t(`kind.${kind as "limit"}`)} <button type="button" class="small" onClick={close}>{t("cancel")}</button>
 			</h1>
@@ -141,13 +152,14 @@ function Form({ names, kind, first, close }: { names: string[]; kind: string; fi
 						<>
 							<label>
 								{t("service")}
-								<select name="service" value={String(draft.service ?? "")} onChange={(e) => setDraft({ ...draft, service: e.currentTarget.value })}>
+								<select name="service" disabled={edits} value={String(draft.service ?? "")} onChange={(e) => setDraft({ ...draft, service: e.currentTarget.value })}>
 									{names.map((n) => (
 										<option value={n}>{n}</option>
 									))}
 								</select>
 							</label>
 							{(Object.hasOwn(fields, kind) ? fields[kind]! : []).map((f) => input(f, kind + "."))}
+							{edits && input(["off", "bool"])}
 							<fieldset>
 								<legend>{t("rules.scope")}</legend>
 								{scope.map((f) => input(f))}
@@ -165,20 +177,21 @@ function Form({ names, kind, first, close }: { names: string[]; kind: string; fi
 					<h2>3 · {t("rules.safety")}</h2>
 					<label>
 						{t("rules.expires")}
-						<select name="life" value={life} onChange={(e) => setLife(e.currentTarget.value)}>
+						<select name="life" value={life} onChange={(e) => live(e.currentTarget.value)}>
+							{(edits || life === "keep") && <option value="keep">{t("rules.keep", typeof kept === "string" ? day(kept) : t("rules.never"))}</option>}
 							{Object.keys(lives).map((l) => (
 								<option value={l}>{l === "never" ? t("rules.never") : l}</option>
 							))}
 						</select>
 					</label>
-					<Field name="rollback.below" kind="number" value={at(draft, "rollback.below")} set={(v) => setDraft(put(put(draft, "rollback.below", v), "rollback.for", v ? (at(draft, "rollback.for") ?? "30s") : ""))} label={t("rules.rollback.below")} />
-					<Field name="rollback.for" kind="text" value={at(draft, "rollback.for")} set={(v) => setDraft(put(draft, "rollback.for", v))} label={t("rules.rollback.for")} />
+					<Field name="rollback.below" kind="number" value={at(draft, "rollback.below")} set={(v) => set("rollback", v === "" ? "" : { ...(isObject(draft.rollback) ? draft.rollback : { for: "30s" }), below: v })} label={t("rules.rollback.below")} />
+					<Field name="rollback.for" kind="text" value={at(draft, "rollback.for")} set={(v) => set("rollback.for", v)} label={t("rules.rollback.for")} />
 					<label>
 						{t("reason")}
 						<input name="reason" required value={reason} onInput={(e) => setReason(e.currentTarget.value)} />
 					</label>
-					{error && <p class="bad" role="alert">✖ {error}</p>}
-					<button type="submit" disabled={busy || !!refused || !!effect?.problems?.some((p) => !p.warning)}>{t("apply")}</button>
+					{(broken || error) && <p class="bad" role="alert">✖ {broken || error}</p>}
+					<button type="submit" disabled={busy || !!broken || !!refused || !!effect?.problems?.some((p) => !p.warning)}>{t("apply")}</button>
 				</section>
 			</div>
 		</form>
@@ -271,9 +284,9 @@ function Field({ name, kind, value, set, label }: { name: string; kind: Kind; va
 			{kind === "bool" ? (
 				<input name={name} type="checkbox" checked={!!value} onChange={(e) => set(e.currentTarget.checked)} />
 			) : kind === "number" ? (
-				<input name={name} type="number" step="any" value={value === undefined ? "" : String(value)} onInput={(e) => set(e.currentTarget.value === "" ? "" : Number(e.currentTarget.value))} />
+				<NumberInput name={name} value={value === undefined ? "" : String(value)} set={(s) => set(s === "" ? "" : Number(s))} />
 			) : kind === "list" ? (
-				<input name={name} value={((value as string[]) ?? []).join(", ")} onChange={(e) => set(e.currentTarget.value.split(",").map((s) => s.trim()).filter(Boolean))} />
+				<input name={name} value={Array.isArray(value) ? value.join(", ") : ""} onChange={(e) => set(e.currentTarget.value.split(",").map((s) => s.trim()).filter(Boolean))} />
 			) : kind === "json" ? (
 				<textarea name={name} rows={3} value={json} onInput={(e) => change(e.currentTarget.value)} />
 			) : (

@@ -7,7 +7,7 @@ import { post, useData } from "./api";
 import { cli } from "./cli";
 import { RuleForm } from "./ruleform";
 import { href, useParam, useShell } from "./state";
-import { age, day, Empty, Link, number, Spark, State, Table, Wait, type Column } from "./ui";
+import { age, day, Empty, focused, Link, number, Spark, State, Table, useSubmit, Wait, type Column } from "./ui";
 
 export interface Rule {
 	id: string;
@@ -36,12 +36,12 @@ interface Change {
 }
 
 export function RulesScreen() {
-	const { t, me } = useShell();
+	const { t, me, mayChange } = useShell();
 	const [make, setMake] = useParam("new");
 	const [edit, setEdit] = useParam("edit");
 	const [service] = useParam("service");
 	if (!me.rules) return <Empty title={t("rules.unsupported")} why={t("rules.unsupported.why", me.registry)} />;
-	if (make || edit) return <RuleForm kind={make} edit={edit} close={() => (setMake(""), setEdit(""))} />;
+	if ((make || edit) && mayChange) return <RuleForm kind={make} edit={edit} close={() => (setMake(""), setEdit(""))} />;
 	return (
 		<>
 			<h1>{t("rules")}</h1>
@@ -57,7 +57,7 @@ export function RuleList({ service }: { service: string }) {
 	if (!me.rules) return <Empty title={t("rules.unsupported")} why={t("rules.unsupported.why", me.registry)} />;
 	const state = (r: Rule) => (r.off ? "off" : r.active ? "active" : "expired");
 	const columns: Column<Rule>[] = [
-		{ head: t("kind"), cell: (r) => <b>{r.kind}</b>, text: (r) => r.kind },
+		{ head: t("kind"), cell: (r) => <b>{t(`kind.${r.kind as "limit"}`)}</b>, text: (r) => r.kind },
 		{ head: t("rules.sentence"), cell: (r) => <div class="wrap wide">{r.sentence}</div>, text: (r) => r.sentence },
 		{ head: t("state"), cell: (r) => <State of={state(r)} />, text: state },
 		{ head: t("author"), cell: (r) => <div class="wrap">{r.author}</div>, text: (r) => r.author },
@@ -86,8 +86,8 @@ export function RuleList({ service }: { service: string }) {
 						) : (
 							<Empty title={t("rules.none")} why={t("rules.none.why")} />
 						)}
-						{rule && <RulePanel r={rule} reload={loaded.reload} close={() => setShown("")} />}
-						{service && <History service={service} reload={loaded.reload} />}
+						{rule && <RulePanel key={shown} r={rule} reload={loaded.reload} close={() => setShown("")} />}
+						{service && <History key={service} service={service} reload={loaded.reload} />}
 						{!service && rules.length > 0 && <p class="dim">{t("rules.history.choose")}</p>}
 					</>
 				);
@@ -108,18 +108,12 @@ interface Applied {
 function RulePanel({ r, reload, close }: { r: Rule; reload: () => void; close: () => void }) {
 	const { t, mayChange } = useShell();
 	const [reason, setReason] = useState("");
-	const [error, setError] = useState("");
+	const { submit, busy, error } = useSubmit(async () => {
+		await post("rules/remove", { service: r.service, id: r.id, reason });
+		close();
+		reload();
+	});
 	const applied = useData<Applied[]>(`rules/applied?service=${encodeURIComponent(r.service)}&id=${encodeURIComponent(r.id)}`, 2000);
-	const remove = async (e: { preventDefault: () => void }) => {
-		e.preventDefault();
-		try {
-			await post("rules/remove", { service: r.service, id: r.id, reason });
-			close();
-			reload();
-		} catch (e) {
-			setError((e as Error).message);
-		}
-	};
 	return (
 		<section class="panel">
 			<h2>
@@ -136,14 +130,14 @@ function RulePanel({ r, reload, close }: { r: Rule; reload: () => void; close: (
 				)}
 			</Wait>
 			{mayChange && (
-				<form class="bar" onSubmit={remove}>
+				<form class="bar" onSubmit={submit}>
 					<Link class="button" to={href(["rules"], { edit: r.id, service: r.service })}>
 						{t("rules.edit")}
 					</Link>
 					<label>
 						{t("reason")} <input required value={reason} onInput={(e) => setReason(e.currentTarget.value)} />
 					</label>
-					<button type="submit">{t("rules.remove")}</button>
+					<button type="submit" disabled={busy}>{t("rules.remove")}</button>
 				</form>
 			)}
 			{error && <p class="bad">✖ {error}</p>}
@@ -172,20 +166,13 @@ function History({ service, reload }: { service: string; reload: () => void }) {
 	const { t, mayChange } = useShell();
 	const [undo, setUndo] = useState<Change | null>(null);
 	const [reason, setReason] = useState("");
-	const [error, setError] = useState("");
 	const loaded = useData<Change[]>("rules/history?service=" + encodeURIComponent(service), 2000);
-	const back = async (e: { preventDefault: () => void }) => {
-		e.preventDefault();
-		try {
-			await post("rules/rollback", { service, revision: undo!.revision - 1, reason });
-			setUndo(null);
-			setError("");
-			loaded.reload();
-			reload();
-		} catch (e) {
-			setError((e as Error).message);
-		}
-	};
+	const { submit, busy, error } = useSubmit(async () => {
+		await post("rules/rollback", { service, revision: undo!.revision - 1, reason });
+		setUndo(null);
+		loaded.reload();
+		reload();
+	});
 	return (
 		<section>
 			<h2>{t("rules.history")}</h2>
@@ -198,17 +185,18 @@ function History({ service, reload }: { service: string; reload: () => void }) {
 									<p>
 										<span class="dim">#{c.revision} {day(c.at)}</span> <b>{c.author}</b> {c.what} <b>{c.rule}</b>: {c.reason}{" "}
 										{mayChange && (
-											<button class="small" data-undo={c.revision} onClick={() => setUndo(c)}>
+											<button class="small" data-undo={c.revision} onClick={() => (setUndo(c), setReason(""))}>
 												↶ {t("rules.undo")}
 											</button>
 										)}
 									</p>
 									{undo?.revision === c.revision && (
-										<form onSubmit={back}>
+										<form onSubmit={submit}>
+											{c !== changes[0] && <p class="warn">{t("audit.later")}</p>}
 											<label>
-												{t("rules.undo.why", c.revision - 1)} <input required autofocus name="undoreason" value={reason} onInput={(e) => setReason(e.currentTarget.value)} />
+												{t("rules.undo.why", c.revision - 1)} <input required ref={focused} name="undoreason" value={reason} onInput={(e) => setReason(e.currentTarget.value)} />
 											</label>
-											<button type="submit">{t("rules.undo")}</button> {error && <span class="bad">✖ {error}</span>}
+											<button type="submit" disabled={busy}>{t("rules.undo")}</button> {error && <span class="bad">✖ {error}</span>}
 										</form>
 									)}
 									<pre class="diff">{(c.diff ?? []).map((l) => <span class={l.startsWith("+") ? "good" : "bad"}>{l + "\n"}</span>)}</pre>

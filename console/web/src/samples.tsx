@@ -2,7 +2,7 @@
 
 // S7: the records of single calls, and where the time of one call went.
 
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 import { useData, type Overview } from "./api";
 import { cli } from "./cli";
 import { href, useParam, useShell } from "./state";
@@ -53,6 +53,7 @@ interface Found {
 export function SamplesScreen() {
 	const { t } = useShell();
 	const [service, setService] = useParam("service");
+	const [, setGroup] = useParam("group");
 	const overview = useData<Overview>("overview", 5000);
 	return (
 		<>
@@ -60,7 +61,7 @@ export function SamplesScreen() {
 				<h1>{t("samples")}</h1>
 				<Wait of={overview}>
 					{(o) => (
-						<select aria-label={t("service")} value={service} onChange={(e) => setService(e.currentTarget.value)}>
+						<select aria-label={t("service")} value={service} onChange={(e) => (setGroup(""), setService(e.currentTarget.value))}>
 							<option value="">{t("services.all")}</option>
 							{o.services.map((s) => (
 								<option value={s.name}>{s.name}</option>
@@ -69,7 +70,7 @@ export function SamplesScreen() {
 					)}
 				</Wait>
 			</div>
-			<Samples service={service} />
+			<Samples key={service} service={service} />
 		</>
 	);
 }
@@ -81,27 +82,41 @@ export function Samples({ service, addr = "" }: { service: string; addr?: string
 	const [imported, setImported] = useState<Report | null>(null);
 	const [chosen, setChosen] = useState<Report | null>(null);
 	const [group, setGroup] = useParam("group");
+	const [error, setError] = useState("");
+	const file = useRef<HTMLInputElement>(null);
 	const keyOf = (s: { code?: string; id?: string; text: string; addr: string }) => [s.code, s.id || s.text, s.addr].join(" · ");
 	const inGroup = (s: Report) => !group || (!!s.code && keyOf({ code: s.code, id: s.id, text: s.message ?? "", addr: s.attempts?.at(-1)?.addr ?? s.instance }) === group);
 	const query = new URLSearchParams({ service, addr, kind: kind === "recent" ? "" : kind, method }).toString();
 	const loaded = useData<Found>("samples?" + query, 3000, paused);
-	const read = async (files: FileList | null) => {
-		try {
-			if (files?.[0]) setImported(JSON.parse(await files[0].text()));
-		} catch {
-			setImported(null);
-		}
+	const choose = (one: Report | null) => {
+		setImported(null);
+		setError("");
+		setChosen(one);
+	};
+	const read = async (input: HTMLInputElement) => {
+		const from = input.files?.[0];
+		if (!from) return;
+		const text = await from.text();
+		input.value = ""; // the same file may be chosen again
+		const report = reportOf(text);
+		setImported(report);
+		setError(report ? "" : t("samples.badfile", from.name));
 	};
 	return (
 		<>
 			<div class="bar">
-				<Tabs at={kind} set={setKind} names={[["failed", t("samples.failed")], ["slow", t("samples.slow")], ["recent", t("samples.recent")]]} />
+				<Tabs at={kind} set={(k) => (setKind(k), setGroup(""), choose(null))} names={[["failed", t("samples.failed")], ["slow", t("samples.slow")], ["recent", t("samples.recent")]]} />
 				<input type="search" placeholder={t("method")} aria-label={t("method")} value={method} onChange={(e) => setMethod(e.currentTarget.value)} />
-				<label class="button">
-					{t("samples.import")} <input type="file" accept=".json" hidden onChange={(e) => read(e.currentTarget.files)} />
-				</label>
+				{group && (
+					<button class="chip" aria-pressed="true" title={t("filter.clear")} onClick={() => (setGroup(""), choose(null))}>
+						{group} ✕
+					</button>
+				)}
+				<button onClick={() => file.current?.click()}>{t("samples.import")}</button>
+				<input ref={file} type="file" accept=".json" hidden onChange={(e) => read(e.currentTarget)} />
 				<Copy text={cli.samples(service)} label={t("cli")} cli />
 			</div>
+			{error && <p class="bad" role="alert">✖ {error}</p>}
 			<Wait of={loaded}>
 				{(f) => {
 					const listed = f.samples.filter(inGroup);
@@ -114,7 +129,7 @@ export function Samples({ service, addr = "" }: { service: string; addr?: string
 									{f.groups.slice(0, 5).map((g) => (
 										<li>
 											<b class="bad">✖ {g.code}</b> {g.id && <Link to={href(["checks"], { error: g.id })}>{g.id}</Link>} {g.text} → {g.addr} · <b>{g.calls}×</b> {t("since")} {day(g.since)}{" "}
-											<button class="small" aria-pressed={keyOf(g) === group} onClick={() => (setImported(null), setGroup(keyOf(g) === group ? "" : keyOf(g)))}>
+											<button class="small" aria-pressed={keyOf(g) === group} onClick={() => (choose(null), setGroup(keyOf(g) === group ? "" : keyOf(g)))}>
 												{keyOf(g) === group ? t("samples.allgroups") : t("samples.group")}
 											</button>
 										</li>
@@ -127,8 +142,8 @@ export function Samples({ service, addr = "" }: { service: string; addr?: string
 								<div class="split">
 									<ul class="list">
 										{listed.slice(0, 100).map((s) => (
-											<li>
-												<button class={"row" + (s === show ? " chosen" : "")} onClick={() => (setImported(null), setChosen(s))}>
+											<li key={[s.began, s.instance, s.side, s.method].join()}>
+												<button class={"row" + (same(s, show) ? " chosen" : "")} aria-pressed={same(s, show)} onClick={() => choose(s)}>
 													<span class={s.code ? "bad" : s.slow ? "warn" : ""}>{s.code ? "✖ " + s.code : s.slow ? "▲ " + t("slow") : "● ok"}</span> <b>{s.method}</b>
 													<br />
 													<span class="dim">
@@ -138,7 +153,7 @@ export function Samples({ service, addr = "" }: { service: string; addr?: string
 											</li>
 										))}
 									</ul>
-									<Waterfall r={show} key={show.began + show.method} />
+									<Waterfall r={show} key={show.began + show.instance + show.method} />
 								</div>
 							)}
 						</>
@@ -147,6 +162,22 @@ export function Samples({ service, addr = "" }: { service: string; addr?: string
 			</Wait>
 		</>
 	);
+}
+
+/** Whether two records are of the same call, as the same side saw it. */
+const same = (a: Report, b: Report) => a.began === b.began && a.instance === b.instance && a.side === b.side && a.method === b.method;
+
+/** The record that a file has, or null. */
+function reportOf(text: string): Report | null {
+	try {
+		const r = JSON.parse(text) as Report;
+		const attempts = r.attempts ?? [];
+		const parts = [r, ...attempts].flatMap((a: { connecting?: number; credit?: number; network?: number; queue?: number; handler?: number }) => [a.connecting, a.credit, a.network, a.queue, a.handler]);
+		const times = [r.took, ...attempts.flatMap((a) => [a.began, a.took]), ...parts.map((d) => d ?? 0)];
+		return typeof r.method === "string" && times.every(Number.isFinite) ? r : null;
+	} catch {
+		return null;
+	}
 }
 
 /** Where the time of a call went. */
@@ -173,6 +204,7 @@ export function Waterfall({ r }: { r: Report }) {
 		let x = from;
 		return list.filter(([, d]) => d > 0).map(([name, d]) => ({ name, from: x, took: d, next: (x += d) }));
 	};
+	const named = (p: { name: string; took: number }) => `${t(`part.${p.name as "queue"}`)} ${nanos(p.took)}`;
 	const bars = r.side === "server" || !r.attempts?.length ? [{ name: r.instance ?? "", began: 0, took: r.took, code: r.code, parts: parts(r, 0, r.took) }] : r.attempts.map((a) => ({ name: a.addr, began: a.began, took: a.took, code: a.code, parts: parts(a, a.began, a.took) }));
 	return (
 		<div class="waterfall">
@@ -183,14 +215,14 @@ export function Waterfall({ r }: { r: Report }) {
 			{bars.map((b) => (
 				<div class="bars">
 					<span>{b.name} {b.code && <span class="bad">✖ {b.code}</span>}</span>
-					<svg viewBox="0 0 1000 14" preserveAspectRatio="none" role="img" aria-label={b.parts.map((p) => `${p.name} ${nanos(p.took)}`).join(", ")}>
+					<svg viewBox="0 0 1000 14" preserveAspectRatio="none" role="img" aria-label={b.parts.map(named).join(", ")}>
 						{b.parts.map((p) => (
 							<rect class={"part " + p.name} x={(p.from / total) * 1000} width={Math.max((p.took / total) * 1000, 2)} height="14">
-								<title>{`${p.name} ${nanos(p.took)}`}</title>
+								<title>{named(p)}</title>
 							</rect>
 						))}
 					</svg>
-					<span class="dim small">{b.parts.map((p) => `${t(`part.${p.name as "queue"}`)} ${nanos(p.took)}`).join(" · ")}</span>
+					<span class="dim small">{b.parts.map(named).join(" · ")}</span>
 				</div>
 			))}
 			{r.timeout ? <p class="dim">{t("samples.deadline", nanos(r.timeout), Math.max(0, Math.round((r.took / r.timeout) * 100)))}</p> : null}

@@ -10,7 +10,7 @@ import { Events } from "./events";
 import { RuleList } from "./rules";
 import { Samples } from "./samples";
 import { href, useParam, useShell } from "./state";
-import { Copy, Empty, Link, ms, number, numberColumns, OK, percent, problemText, State, Table, Tabs, Wait, type Column } from "./ui";
+import { Copy, Empty, Link, ms, number, numberColumns, OK, percent, problemText, State, Table, Tabs, useSubmit, Wait, type Column } from "./ui";
 
 interface Service {
 	at: string;
@@ -96,10 +96,10 @@ function Card({ name, of, to, here }: { name: string; of: Numbers; to?: string; 
 /** Callers, this service, and the services that it calls. */
 function Strip({ s }: { s: Service }) {
 	const { t } = useShell();
-	const called = new Map<string, Row>();
+	const called = new Map<string, Row[]>();
 	for (const c of s.callees) {
 		const service = c.name.replace(/\.[^.]*$/, "");
-		if (service !== "yodel" && !called.has(service)) called.set(service, { ...c, name: service });
+		if (service !== "yodel") called.set(service, [...(called.get(service) ?? []), c]);
 	}
 	return (
 		<div class="strip">
@@ -115,12 +115,21 @@ function Strip({ s }: { s: Service }) {
 			<span class="arrow">→</span>
 			<div>
 				{called.size === 0 && <span class="dim">{t("service.nocallees")}</span>}
-				{[...called.values()].slice(0, 4).map((c) => (
-					<Card name={c.name} of={c} to={href(["services", c.name])} />
+				{[...called].slice(0, 4).map(([name, methods]) => (
+					<Card name={name} of={together(methods)} to={href(["services", name])} />
 				))}
+				{called.size > 4 && <span class="dim">+ {called.size - 4}</span>}
 			</div>
 		</div>
 	);
+}
+
+/** The numbers of several methods. The p99 is the highest. */
+function together(rows: Row[]): Numbers {
+	const rate = rows.reduce((sum, r) => sum + (r.rate ?? 0), 0);
+	const good = rows.reduce((sum, r) => sum + (r.rate ?? 0) * (r.ok ?? 1), 0);
+	const p99 = Math.max(...rows.map((r) => r.p99 ?? 0));
+	return rate > 0 ? { ...rows[0]!, rate, ok: good / rate, p99 } : rows[0]!;
 }
 
 function Traffic({ s }: { s: Service }) {
@@ -168,7 +177,7 @@ function Methods({ s }: { s: Service }) {
 		},
 	];
 	if (!s.methods.length) return <Empty title={t("methods.none")} why={t("methods.none.why")} />;
-	return <Table name={s.view.name + "-methods"} rows={s.methods} columns={columns} command={cli.methods(s.view.name)} />;
+	return <Table name={s.view.name + "-methods"} rows={s.methods} id={(m) => m.name} columns={columns} command={cli.methods(s.view.name)} />;
 }
 
 function signature(m: Method): string {
@@ -179,6 +188,7 @@ function signature(m: Method): string {
 function Instances({ s, reload }: { s: Service; reload: () => void }) {
 	const { t, me, mayChange } = useShell();
 	const [setting, setSetting] = useState<Instance | null>(null);
+	const weights = s.instances.reduce((sum, i) => sum + (i.state === "up" ? i.weight : 0), 0);
 	const columns: Column<Instance>[] = [
 		{ head: t("address"), cell: (i) => <b>{i.addr}</b>, text: (i) => i.addr },
 		{ head: t("state"), cell: (i) => <span title={i.why}><State of={i.state} /></span>, text: (i) => i.state },
@@ -187,7 +197,7 @@ function Instances({ s, reload }: { s: Service; reload: () => void }) {
 		{ head: t("tags"), cell: (i) => i.tags?.join(", ") || "–", text: (i) => i.tags?.join(" ") },
 		{ head: t("weight"), right: true, cell: (i) => <>{i.weight}{i.setWeight ? <span class="dim"> ({t("set")})</span> : ""}</>, text: (i) => i.weight },
 		...numberColumns<Instance>(t),
-		{ head: t("share"), right: true, cell: (i) => (i.share === null ? "–" : <Share share={i.share} of={s.instances.length} />), text: (i) => i.share },
+		{ head: t("share"), right: true, cell: (i) => (i.share === null ? "–" : <Share share={i.share} expected={i.state === "up" ? i.weight / weights : 0} />), text: (i) => i.share },
 		{ head: t("inflight"), right: true, cell: (i) => i.inflight, text: (i) => i.inflight },
 		{ head: t("why"), cell: (i) => <div class="wrap">{i.why}</div>, text: (i) => i.why },
 	];
@@ -195,18 +205,19 @@ function Instances({ s, reload }: { s: Service; reload: () => void }) {
 	if (!s.instances.length) return <Empty title={t("problem.none")} why={t("instances.none.why")} />;
 	return (
 		<>
-			{setting && <SetInstance service={s.view.name} instance={setting} close={() => (setSetting(null), reload())} />}
+			{setting && <SetInstance key={setting.addr} service={s.view.name} instance={setting} close={() => (setSetting(null), reload())} />}
 			<Table name={s.view.name + "-instances"} rows={s.instances} columns={columns} open={(i) => href(["services", s.view.name, i.addr])} command={cli.instances(s.view.name)} />
 		</>
 	);
 }
 
-function Share({ share, of }: { share: number; of: number }) {
+/** The share of the calls that an instance gets, and the one that its weight asks for. */
+function Share({ share, expected }: { share: number; expected: number }) {
 	return (
-		<span class="share" title={percent(1 / of)}>
+		<span class="share" title={percent(expected)}>
 			<svg width="50" height="8" aria-hidden="true">
 				<rect class="bar" width={Math.min(share, 1) * 50} height="8" />
-				<line class="expected" x1={50 / of} x2={50 / of} y1="0" y2="8" />
+				<line class="expected" x1={50 * expected} x2={50 * expected} y1="0" y2="8" />
 			</svg>{" "}
 			{percent(share)}
 		</span>
@@ -219,18 +230,12 @@ export function SetInstance({ service, instance, close }: { service: string; ins
 	const [state, setState] = useState(instance.set ?? "");
 	const [weight, setWeight] = useState(instance.setWeight ?? 0);
 	const [reason, setReason] = useState("");
-	const [error, setError] = useState("");
-	const save = async (e: Event_) => {
-		e.preventDefault();
-		try {
-			await post("instance", { service, addr: instance.addr, state, weight, reason });
-			close();
-		} catch (e) {
-			setError((e as Error).message);
-		}
-	};
+	const { submit, busy, error } = useSubmit(async () => {
+		await post("instance", { service, addr: instance.addr, state, weight, reason });
+		close();
+	});
 	return (
-		<form class="panel" onSubmit={save}>
+		<form class="panel" onSubmit={submit}>
 			<h2>{t("instance.setting", instance.addr)}</h2>
 			<label>
 				{t("state")}
@@ -241,23 +246,21 @@ export function SetInstance({ service, instance, close }: { service: string; ins
 				</select>
 			</label>
 			<label>
-				{t("weight")}
-				<input type="number" min="0" max="10000" value={weight} onInput={(e) => setWeight(Number(e.currentTarget.value))} />
+				{t("instance.weight")}
+				<input name="weight" type="number" min="0" max="10000" value={weight} onInput={(e) => setWeight(Number(e.currentTarget.value))} />
 			</label>
 			<label>
 				{t("reason")}
 				<input required value={reason} onInput={(e) => setReason(e.currentTarget.value)} />
 			</label>
 			{error && <p class="bad">✖ {error}</p>}
-			<button type="submit">{t("apply")}</button>{" "}
+			<button type="submit" disabled={busy}>{t("apply")}</button>{" "}
 			<button type="button" onClick={close}>
 				{t("cancel")}
 			</button>
 		</form>
 	);
 }
-
-type Event_ = { preventDefault: () => void };
 
 function Callers({ s }: { s: Service }) {
 	const { t } = useShell();

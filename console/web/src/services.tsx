@@ -27,7 +27,7 @@ export function ServicesScreen() {
 		{ head: "", cell: (s) => <Spark points={s.spark} /> },
 		{ head: t("versions"), cell: (s) => <Versions of={s} />, text: (s) => s.versions?.map((v) => v.version).join(" ") },
 		{ head: t("callers"), right: true, cell: (s) => s.callers, text: (s) => s.callers },
-		{ head: t("rules"), cell: (s) => s.rules?.map((kind) => <span class="version">{kind}</span>), text: (s) => s.rules?.join(" ") },
+		{ head: t("rules"), cell: (s) => s.rules?.map((kind) => <span class="version">{t(`kind.${kind as "limit"}`)}</span>), text: (s) => s.rules?.join(" ") },
 		{ head: t("problem"), cell: (s) => s.problems?.slice(0, 2).map((p) => <div class="wrap mid">{problemText(t, p)}</div>), text: (s) => s.problems?.map((p) => problemText(t, p)).join("; ") },
 	];
 	return (

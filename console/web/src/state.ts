@@ -28,9 +28,10 @@ function read(): Route {
 
 const changed = new EventTarget();
 
-/** The address of a view. Parts are joined by slashes; empty values are left out. */
+/** The address of a view. Parts are joined by slashes; empty values are left out. The time range stays. */
 export function href(parts: string[], query: Record<string, string> = {}): string {
-	const q = new URLSearchParams(Object.entries(query).filter(([, v]) => v));
+	const range = new URLSearchParams(location.search).get("range") ?? "";
+	const q = new URLSearchParams(Object.entries({ ...query, range }).filter(([, v]) => v));
 	const text = q.toString();
 	return root + parts.map(encodeURIComponent).join("/") + (text ? "?" + text : "");
 }
@@ -73,7 +74,8 @@ export type T = (key: Key, ...args: (string | number)[]) => string;
 export function translate(language: string): T {
 	const table = language === "zh" ? zh : en;
 	// A key may come from an address or from the fleet: what has no text is shown as it is.
-	return (key, ...args) => (Object.hasOwn(table, key) ? table[key] : key.replace(/^\w+\./, "")).replace(/\{(\d)\}/g, (_, i) => String(args[Number(i)] ?? ""));
+	const text = (key: Key) => (Object.hasOwn(table, key) ? table[key] : key.replace(/^\w+\./, ""));
+	return (key, ...args) => text(key).replace(/\{(\d)(?:\|([^|}]*)\|([^|}]*))?\}/g, (_, i, one, many) => (one === undefined ? String(args[i] ?? "") : Number(args[i]) === 1 ? one : many));
 }
 
 export interface Shell {

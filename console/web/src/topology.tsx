@@ -2,7 +2,7 @@
 
 // S5: who calls whom. The layout is computed in one pass, so the same graph always looks the same.
 
-import { useLayoutEffect, useMemo } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo } from "preact/hooks";
 import { useData, type Numbers } from "./api";
 import { go, href, useParam, useShell } from "./state";
 import { Empty, Link, ms, number, OK, Ms, Rate, Wait } from "./ui";
@@ -18,6 +18,7 @@ interface Node extends Numbers {
 interface Edge extends Numbers {
 	from: string;
 	to: string;
+	callers: string[] | null; // the names that the clients have sent
 }
 
 interface Graph {
@@ -29,14 +30,18 @@ interface Graph {
 
 export function TopologyScreen() {
 	const { t, range, paused } = useShell();
-	const [focus] = useParam("focus");
+	const [focus, setFocus] = useParam("focus");
 	const [whole, setWhole] = useParam("whole");
 	const [hops, setHops] = useParam("hops", "1");
 	const [find, setFind] = useParam("find");
 	const [edge, setEdge] = useParam("edge");
-	const around = useData<Graph>(whole ? null : `graph?range=${range}&focus=${encodeURIComponent(focus)}&hops=${hops}`, 2000, paused || !focus);
+	const around = useData<Graph>(whole ? null : `graph?range=${range}&focus=${encodeURIComponent(focus)}&hops=${hops}`, 2000, paused);
 	const all = useData<Graph>(whole ? `graph?range=${range}` : null, 2000, paused);
 	const loaded = whole ? all : around;
+	const worst = whole || focus ? "" : (around.data?.worst ?? "");
+	useEffect(() => {
+		if (worst) setFocus(worst);
+	}, [worst]);
 	return (
 		<>
 			<div class="bar">
@@ -53,15 +58,13 @@ export function TopologyScreen() {
 			</div>
 			<Wait of={loaded}>
 				{(g) => {
-					if (!whole && !focus) {
-						if (g.worst) setTimeout(() => go(href(["topology"], { focus: g.worst }), true));
-						return <Empty title={t("overview.none")} why={t("services.none.why")} />;
-					}
+					if (worst) return null;
+					if (!g.nodes.length && (whole || !focus)) return <Empty title={t("overview.none")} why={t("services.none.why")} />;
 					if (!g.nodes.length) return <Empty title={t("topology.gone", focus)} action={<Link to={href(["services"])}>{t("services")}</Link>} />;
 					const chosen = g.edges.find((e) => e.from + " > " + e.to === edge);
 					return (
 						<>
-							{!g.edges.length && <Empty title={t("topology.idle", focus || t("services"))} why={t("topology.idle.why")} action={focus ? <Link class="button" to={href(["call"], { service: focus })}>{t("service.test")}</Link> : undefined} />}
+							{!g.edges.length && <Empty title={whole ? t("topology.silent") : t("topology.idle", focus)} why={t("topology.idle.why")} action={focus && !whole ? <Link class="button" to={href(["call"], { service: focus })}>{t("service.test")}</Link> : undefined} />}
 							{g.left > 0 && <p class="dim">{t("topology.left", g.left)}</p>}
 							<div class="graph">
 								<Picture g={g} focus={whole ? "" : focus} find={find} edge={edge} setEdge={setEdge} />
@@ -152,14 +155,20 @@ function Picture({ g, focus, find, edge, setEdge }: { g: Graph; focus: string; f
 					const [x1, y1, x2, y2] = [a.x + box.w, a.y + box.h / 2, b.x, b.y + box.h / 2];
 					const bend = Math.max(40, Math.abs(x2 - x1) / 2);
 					const tone = e.ok === null ? "dim" : e.ok < 0.95 ? "bad" : e.ok < 0.99 ? "warn" : "good";
+					const text = `${e.from} → ${e.to}: ${e.ok === null ? t("idle") : `${number(e.rate ?? 0)}/s, ${(e.ok * 100).toFixed(1)} %, p99 ${e.p99 === null ? "–" : ms(e.p99)}`}`;
 					return (
 						<path
 							class={`edge ${tone}${id === edge ? " chosen" : ""}`}
 							d={`M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`}
 							stroke-width={1 + Math.min(5, Math.log10(1 + (e.rate ?? 0)) * 1.6)}
 							onClick={() => setEdge(id)}
+							onKeyDown={(k) => (k.key === "Enter" || k.key === " ") && (k.preventDefault(), setEdge(id))}
+							tabindex={0}
+							role="button"
+							aria-label={text}
+							key={id}
 						>
-							<title>{`${e.from} → ${e.to}: ${e.ok === null ? t("idle") : `${number(e.rate ?? 0)}/s, ${(e.ok * 100).toFixed(1)} %, p99 ${e.p99 === null ? "–" : ms(e.p99)}`}`}</title>
+							<title>{text}</title>
 						</path>
 					);
 				})}
@@ -168,9 +177,10 @@ function Picture({ g, focus, find, edge, setEdge }: { g: Graph; focus: string; f
 					const tone = n.kind === "caller" ? "dim" : n.state === "broken" ? "bad" : n.state === "degraded" ? "warn" : n.ok === null ? "dim" : "good";
 					const text = n.rate === null ? t("nodata") : n.ok === null ? t("idle") : `${(n.ok * 100).toFixed(n.ok > 0.99 && n.ok < 1 ? 2 : 1)} % · ${number(n.rate)}/s`;
 					const hidden = find !== "" && !selects(find, n);
-					const open = () => n.kind === "service" && go(href(["topology"], { focus: n.id }));
+					// A node leads to the map around it, and the node in the middle to the page of its service.
+					const to = n.kind !== "service" ? undefined : n.id === focus ? href(["services", n.id]) : href(["topology"], { focus: n.id, hops: new URLSearchParams(location.search).get("hops") ?? "", find });
 					return (
-						<g class={`box ${tone}${n.id === focus ? " here" : ""}${hidden ? " hidden" : ""}`} transform={`translate(${at.x},${at.y})`} tabIndex={n.kind === "service" ? 0 : -1} data-to={n.kind === "service" ? href(["services", n.id]) : undefined} onClick={open} role="link" aria-label={n.id}>
+						<g class={`box ${tone}${n.id === focus ? " here" : ""}${hidden ? " hidden" : ""}`} transform={`translate(${at.x},${at.y})`} key={n.id} tabindex={to ? 0 : -1} data-to={to} onClick={() => to && go(to)} role="link" aria-label={n.id}>
 							<rect width={box.w} height={box.h} rx="6" />
 							<text x="10" y="18">
 								{tone === "bad" ? "✖ " : tone === "warn" ? "▲ " : ""}
@@ -190,7 +200,7 @@ function Picture({ g, focus, find, edge, setEdge }: { g: Graph; focus: string; f
 
 function EdgePanel({ e, close }: { e: Edge; close: () => void }) {
 	const { t, me, mayChange } = useShell();
-	const caller = e.from.replace(/^→ /, "");
+	const caller = e.callers?.length === 1 ? e.callers[0]! : ""; // the map may have put several names together
 	return (
 		<aside class="panel">
 			<h2>
@@ -207,7 +217,7 @@ function EdgePanel({ e, close }: { e: Edge; close: () => void }) {
 			{e.errors && Object.entries(e.errors).map(([code, rate]) => <p class="bad">{code}: {number(rate)}/s</p>)}
 			<p>
 				<Link to={href(["live"], { service: e.to, peer: caller })}>{t("tap")}</Link> <Link to={href(["samples"], { service: e.to })}>{t("samples")}</Link>{" "}
-				{me.rules && mayChange && <Link to={href(["rules"], { new: "limit", service: e.to, caller })}>{t("topology.limit")}</Link>}
+				{me.rules && mayChange && caller && <Link to={href(["rules"], { new: "limit", service: e.to, caller })}>{t("topology.limit")}</Link>}
 			</p>
 			<button class="small" onClick={close}>
 				{t("close")}

@@ -3,20 +3,22 @@
 // What several screens are built of: numbers, states, tables, empty states.
 
 import { Component, type ComponentChildren } from "preact";
-import { useEffect, useState } from "preact/hooks";
-import type { Loaded, Numbers, Problem, Refused } from "./api";
+import { useEffect, useRef, useState } from "preact/hooks";
+import type { Loaded, Numbers, Problem } from "./api";
 import type { Key } from "./en";
 import { en } from "./en";
 import { go, useShell, type T } from "./state";
 
+/** A number with some digits, without an exponent. */
+const rounded = (n: number, digits = 3) => Number(n.toPrecision(digits));
+
 export function number(n: number): string {
-	if (n === 0) return "0";
-	if (n >= 1e12) return (n / 1e12).toPrecision(3) + " T";
-	if (n >= 1e9) return (n / 1e9).toPrecision(3) + " G";
-	if (n >= 1e6) return (n / 1e6).toPrecision(3) + " M";
-	if (n >= 1e4) return (n / 1e3).toPrecision(3) + " k";
+	if (n >= 1e12) return rounded(n / 1e12) + " T";
+	if (n >= 1e9) return rounded(n / 1e9) + " G";
+	if (n >= 1e6) return rounded(n / 1e6) + " M";
+	if (n >= 1e4) return rounded(n / 1e3) + " k";
 	if (n >= 100) return Math.round(n).toString();
-	return Number(n.toPrecision(2)).toString();
+	return rounded(n, 2).toString();
 }
 
 export function percent(share: number): string {
@@ -27,18 +29,20 @@ export function percent(share: number): string {
 }
 
 export function ms(n: number): string {
-	if (n >= 60e3) return (n / 60e3).toPrecision(2) + " min";
-	if (n >= 1000) return Number((n / 1000).toPrecision(3)) + " s";
-	if (n >= 1) return Number(n.toPrecision(3)) + " ms";
-	return Number((n * 1000).toPrecision(3)) + " µs";
+	if (n >= 48 * 3600e3) return rounded(n / 86400e3) + " d";
+	if (n >= 3600e3) return rounded(n / 3600e3) + " h";
+	if (n >= 60e3) return rounded(n / 60e3) + " min";
+	if (n >= 1000) return rounded(n / 1000) + " s";
+	if (n >= 1) return rounded(n) + " ms";
+	return rounded(n * 1000) + " µs";
 }
 
 export const nanos = (n: number) => ms(Math.max(n, 0) / 1e6);
 
 export function bytes(n: number): string {
-	if (n >= 2 ** 30) return (n / 2 ** 30).toPrecision(3) + " GiB";
-	if (n >= 2 ** 20) return (n / 2 ** 20).toPrecision(3) + " MiB";
-	if (n >= 1024) return (n / 1024).toPrecision(3) + " KiB";
+	if (n >= 2 ** 30) return rounded(n / 2 ** 30) + " GiB";
+	if (n >= 2 ** 20) return rounded(n / 2 ** 20) + " MiB";
+	if (n >= 1024) return rounded(n / 1024) + " KiB";
 	return n + " B";
 }
 
@@ -154,20 +158,45 @@ export function Empty({ title, why, action }: { title: string; why?: string; act
 
 export function Copy({ text, label, cli }: { text: string; label?: string; cli?: boolean }) {
 	const { t } = useShell();
-	const [done, setDone] = useState(false);
+	const [copied, setCopied] = useState<string>();
 	const copy = async () => {
 		try {
 			await navigator.clipboard.writeText(text);
-			setDone(true);
+			setCopied(text);
 		} catch {
 			prompt(t("copy"), text); // the browser allows it only on safe origins
 		}
 	};
 	return (
 		<button type="button" class="small" onClick={copy} title={text} data-cli={cli}>
-			{done ? t("copied") : (label ?? t("copy"))}
+			{copied === text ? t("copied") : (label ?? t("copy"))}
 		</button>
 	);
+}
+
+/** Focuses an element when it appears, as its ref: browsers heed autofocus only while a page loads. */
+export const focused = (e: HTMLElement | null) => e?.focus();
+
+/** Sends a form: once at a time, with the error of the last time. */
+export function useSubmit(send: () => Promise<void>) {
+	const [busy, setBusy] = useState(false);
+	const [error, setError] = useState("");
+	const sending = useRef(false); // a second click may come before busy is shown
+	const submit = async (e: { preventDefault: () => void }) => {
+		e.preventDefault();
+		if (sending.current) return;
+		sending.current = true;
+		setBusy(true);
+		setError("");
+		try {
+			await send();
+		} catch (e) {
+			setError((e as Error).message);
+		}
+		sending.current = false;
+		setBusy(false);
+	};
+	return { submit, busy, error };
 }
 
 /** Shows its children, or why they cannot be shown: an answer of the fleet has a shape that no page expects. */
@@ -204,12 +233,29 @@ export interface Column<R> {
 
 const shown = 200;
 
-/** A table. j and k go through its rows, Enter opens one. */
-export function Table<R>(props: { rows: R[]; columns: Column<R>[]; name: string; open?: (row: R) => string; command?: string; tone?: (row: R) => string }) {
+/** The rows with a key each. While one of them has the focus, they keep their order and new ones come last. */
+function useSteady<R>(rows: R[], id: (row: R) => string, within: Element | null): { row: R; key: string }[] {
+	const order = useRef(new Map<string, number>());
+	const times = new Map<string, number>();
+	const keyed = rows.map((row) => {
+		const name = id(row);
+		times.set(name, (times.get(name) ?? 0) + 1);
+		return { row, key: name + " " + times.get(name) };
+	});
+	const place = (key: string) => order.current.get(key) ?? Number.MAX_SAFE_INTEGER;
+	if (within?.contains(document.activeElement)) keyed.sort((a, b) => place(a.key) - place(b.key));
+	order.current = new Map(keyed.map(({ key }, i) => [key, i]));
+	return keyed;
+}
+
+/** A table. j and k go through its rows, Enter opens one. Rows whose cells have buttons need an id, or an address to open. */
+export function Table<R>(props: { rows: R[]; columns: Column<R>[]; name: string; id?: (row: R) => string; open?: (row: R) => string; command?: string; tone?: (row: R) => string }) {
 	const { rows, columns, name, open, command, tone } = props;
 	const { t } = useShell();
 	const [all, setAll] = useState(false);
-	const some = all ? rows : rows.slice(0, shown);
+	const body = useRef<HTMLTableSectionElement>(null);
+	const steady = useSteady(rows, props.id ?? open ?? (() => ""), body.current);
+	const some = all ? steady : steady.slice(0, shown);
 	const csv = () => {
 		// A text that a spreadsheet would compute gets a leading apostrophe.
 		const text = (v: unknown) => (typeof v === "string" && /^[=+\-@\t\r]/.test(v) ? "'" + v : String(v ?? ""));
@@ -232,12 +278,12 @@ export function Table<R>(props: { rows: R[]; columns: Column<R>[]; name: string;
 						))}
 					</tr>
 				</thead>
-				<tbody>
-					{some.map((row) => {
+				<tbody ref={body}>
+					{some.map(({ row, key }) => {
 						const to = open?.(row);
 						const activate = to ? { tabIndex: 0, "data-to": to, onClick: (e: MouseEvent) => !(e.target as Element).closest("a,button,input,select") && go(to) } : {};
 						return (
-							<tr class={tone?.(row)} {...activate}>
+							<tr key={key} class={tone?.(row)} {...activate}>
 								{columns.map((c) => (
 									<td class={c.right ? "right" : ""}>{c.cell(row)}</td>
 								))}
@@ -261,11 +307,21 @@ export function Table<R>(props: { rows: R[]; columns: Column<R>[]; name: string;
 	);
 }
 
+/** An input for a number. It keeps the text as typed: "1.0" is on the way to "1.05". */
+export function NumberInput({ value, set, name, step = "any" }: { value: string; set: (text: string) => void; name?: string; step?: string }) {
+	const [text, setText] = useState(value);
+	const change = (s: string) => {
+		setText(s);
+		set(s);
+	};
+	return <input name={name} type="number" step={step} value={Number(text) === Number(value) ? text : value} onInput={(e) => change(e.currentTarget.value)} />;
+}
+
 export function Tabs({ names, at, set }: { names: [string, string][]; at: string; set: (name: string) => void }) {
 	return (
 		<div class="tabs" role="tablist">
 			{names.map(([name, text]) => (
-				<button role="tab" aria-selected={name === at} onClick={() => set(name)}>
+				<button type="button" role="tab" aria-selected={name === at} onClick={() => set(name)}>
 					{text}
 				</button>
 			))}
@@ -282,5 +338,3 @@ export function numberColumns<R extends Numbers>(t: T): Column<R>[] {
 		{ head: "p99", right: true, cell: (r) => <Ms n={r.p99} />, text: (r) => r.p99 },
 	];
 }
-
-export const isRefused = (e: unknown): e is Refused => e instanceof Error && "status" in e;
