@@ -32,15 +32,18 @@ func (c *Console) registry(r *http.Request) (any, error) {
 		Set     string      `json:"set,omitempty"` // by an operator
 	}
 	records, broken := []record{}, []map[string]string{}
+	sets, failed := c.allSettings(r.Context(), s.Services)
 	for _, service := range s.Services {
 		if service.Err != "" {
 			broken = append(broken, map[string]string{"service": service.Name, "err": service.Err})
 		}
+		if err := failed[service.Name]; err != nil {
+			broken = append(broken, map[string]string{"service": service.Name, "err": errorText(err)})
+		}
 		for _, in := range service.Instances {
-			v := instanceOf(in, service)
 			one := record{service.Name, in.Addr, in.State, in.Why, in.Started, ""}
-			if v.Set != "" || v.SetWeight != 0 {
-				one.Set = setting(v.Set, v.SetWeight)
+			if set := sets[service.Name][in.Addr]; set != (setting{}) {
+				one.Set = set.String()
 			}
 			records = append(records, one)
 		}
@@ -143,7 +146,7 @@ func (c *Console) checkRules(r *http.Request, s *snapshot, add func(kind, severi
 	if c.book == nil {
 		return
 	}
-	all, err := c.kept.get(r.Context(), c.book)
+	all, err := c.allRules(r.Context())
 	if err != nil {
 		add("rules", "bad", "", errorText(err))
 		return

@@ -19,6 +19,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
@@ -92,12 +93,15 @@ type Console struct {
 	audit   *audit
 	fleet   collector
 	book    *rules.Book // nil if the registry keeps no rules
-	kept    kept
+	kept    kept[[]rules.Rule]
+	setMu   sync.Mutex
+	set     map[string]*kept[map[string]setting] // by service
 	mux     *http.ServeMux
 	started time.Time
 	ctx     context.Context //nolint:containedctx // it ends the work of the console
 	stop    context.CancelFunc
 	taps    chan struct{} // one for each tap that may be open
+	places  chan struct{} // one for each question that may be under way at a time
 }
 
 // maxTaps bounds how many browsers can watch calls at a time.
@@ -110,7 +114,7 @@ func New(source fleet.Source, o *Options) (*Console, error) {
 	if source == nil {
 		return nil, errors.New("console: no source is given")
 	}
-	c := &Console{source: source, started: time.Now(), taps: make(chan struct{}, maxTaps)}
+	c := &Console{source: source, started: time.Now(), taps: make(chan struct{}, maxTaps), places: make(chan struct{}, maxAsked)}
 	if o != nil {
 		c.opts = *o
 	}

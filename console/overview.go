@@ -227,10 +227,13 @@ func (c *Console) overview(r *http.Request) (any, error) {
 }
 
 func (c *Console) overviewOf(r *http.Request, s *snapshot) *overview {
-	kinds, count := c.ruleKinds(r.Context())
+	kinds, count, err := c.ruleKinds(r.Context())
 	out := &overview{At: s.At, Step: 1, Rules: count, Services: make([]*serviceView, 0, len(s.Services)), Events: events(s.Events, 100), Err: s.Err}
 	if s.err != nil {
 		out.Err = errorText(s.err)
+	}
+	if err != nil {
+		out.Err = cmp.Or(out.Err, "the rules cannot be read: "+errorText(err))
 	}
 	all := make([]*fleet.Traffic, 0, len(s.Services))
 	for _, service := range s.Services {

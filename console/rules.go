@@ -51,15 +51,20 @@ func (c *Console) bookOf() (*rules.Book, error) {
 	return c.book, nil
 }
 
+// allRules returns the rules of all services, at most a second old.
+func (c *Console) allRules(ctx context.Context) ([]rules.Rule, error) {
+	return c.kept.get(ctx, &c.fleet, func(ctx context.Context) ([]rules.Rule, error) { return c.book.List(ctx, "") })
+}
+
 // ruleKinds returns the kinds of the active rules by service, and their number.
-func (c *Console) ruleKinds(ctx context.Context) (kinds map[string][]string, count int) {
+func (c *Console) ruleKinds(ctx context.Context) (kinds map[string][]string, count int, err error) {
 	kinds = make(map[string][]string)
 	if c.book == nil {
-		return kinds, 0
+		return kinds, 0, nil
 	}
-	all, err := c.kept.get(ctx, c.book)
+	all, err := c.allRules(ctx)
 	if err != nil {
-		return kinds, 0 // the overview says that the registry cannot be read
+		return kinds, 0, err
 	}
 	for i := range all {
 		if rule := &all[i]; rule.Active(time.Now()) {
@@ -69,7 +74,7 @@ func (c *Console) ruleKinds(ctx context.Context) (kinds map[string][]string, cou
 			}
 		}
 	}
-	return kinds, count
+	return kinds, count, nil
 }
 
 // rules serves the rules of a service, or all.

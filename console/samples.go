@@ -76,21 +76,35 @@ func (c *Console) samples(r *http.Request) (any, error) {
 	return map[string]any{"samples": all, "groups": groups(all), "asked": len(from), "refused": refused}, nil
 }
 
-// ask calls f for instances, at most maxAsked at a time. Each call gets askTimeout.
-func (c *Console) ask(ctx context.Context, from []*fleet.Instance, f func(ctx context.Context, in *fleet.Instance, client *yodel.Client, err error)) {
+// each calls f for the elements of list, for which the console has maxAsked places in all. It ends
+// after askTimeout. If there is no place until then, f gets an error.
+func each[T any](ctx context.Context, c *Console, list []T, f func(ctx context.Context, one T, err error)) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	var asked sync.WaitGroup
-	places := make(chan struct{}, maxAsked)
-	for _, in := range from {
-		places <- struct{}{}
-		asked.Go(func() {
-			defer func() { <-places }()
-			client, err := c.fleet.client(ctx, in.Addr)
-			f(ctx, in, client, err)
-		})
+	defer asked.Wait()
+	for _, one := range list {
+		select {
+		case c.places <- struct{}{}:
+			asked.Go(func() {
+				defer func() { <-c.places }()
+				f(ctx, one, nil)
+			})
+		case <-ctx.Done():
+			f(ctx, one, yodel.Errorf(yodel.Unavailable, "the console asks too many others at this time"))
+		}
 	}
-	asked.Wait()
+}
+
+// ask calls f for instances, with their clients.
+func (c *Console) ask(ctx context.Context, from []*fleet.Instance, f func(ctx context.Context, in *fleet.Instance, client *yodel.Client, err error)) {
+	each(ctx, c, from, func(ctx context.Context, in *fleet.Instance, err error) {
+		var client *yodel.Client
+		if err == nil {
+			client, err = c.fleet.client(ctx, in.Addr)
+		}
+		f(ctx, in, client, err)
+	})
 }
 
 // gather asks instances for their records. Refused is the error of one that refused.

@@ -47,21 +47,15 @@ type instanceView struct {
 	numbers
 }
 
-func instanceOf(in *fleet.Instance, of *fleet.Service) *instanceView {
+func instanceOf(in *fleet.Instance, of *fleet.Service, set setting) *instanceView {
 	v := &instanceView{
 		Addr: in.Addr, State: in.State, Why: in.Why, Version: in.Version, Zone: in.Zone, Group: in.Group, Tags: in.Tags,
-		Weight: max(in.Weight, 1), Protocols: in.Protocols, Started: in.Started, Took: in.Took, numbers: numbersOf(&in.Traffic),
+		Weight: max(in.Weight, 1), Protocols: in.Protocols, Started: in.Started, Took: in.Took, Set: set.state, SetWeight: set.weight,
+		numbers: numbersOf(&in.Traffic),
 	}
 	if of.Traffic.Rate > 0 {
 		share := in.Traffic.Rate / of.Traffic.Rate
 		v.Share = &share
-	}
-	if in.Info != nil {
-		for _, o := range in.Info.Overrides {
-			if o.Service == of.Name {
-				v.Set, v.SetWeight = o.State, o.Weight
-			}
-		}
 	}
 	return v
 }
@@ -94,10 +88,11 @@ func (c *Console) service(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	set, setErr := c.settings(r.Context(), found)
 	var live []*introspect.Live
 	instances := make([]*instanceView, 0, len(found.Instances))
 	for _, in := range found.Instances {
-		instances = append(instances, instanceOf(in, found))
+		instances = append(instances, instanceOf(in, found, set[in.Addr]))
 		if in.Live != nil {
 			live = append(live, in.Live)
 		}
@@ -110,12 +105,16 @@ func (c *Console) service(r *http.Request) (any, error) {
 	for i := range found.Methods {
 		methods = append(methods, methodView{found.Methods[i].Method, numbersOf(&found.Methods[i].Traffic)})
 	}
-	kinds, _ := c.ruleKinds(r.Context())
-	return map[string]any{
+	kinds, _, _ := c.ruleKinds(r.Context()) // the overview says if the rules cannot be read
+	out := map[string]any{
 		"at": s.At, "view": viewOf(found, kinds[found.Name]), "instances": instances, "callers": callers, "methods": methods,
 		"callees": callees(found), "versions": byVersion(found), "events": c.eventsOf(s, found),
 		"chart": chartOf(live, func(s *introspect.Series) bool { return s.Side == "server" && fleet.ServiceOf(s.Method) == found.Name }),
-	}, nil
+	}
+	if setErr != nil {
+		out["setErr"] = errorText(setErr)
+	}
+	return out, nil
 }
 
 // callees returns the calls that the instances of a service make to others, by method.
