@@ -4,12 +4,14 @@ package console
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"mime"
 	"net"
 	"net/http"
@@ -232,9 +234,34 @@ func (c *Console) changing(role Role, f func(r *http.Request, user User) (any, e
 			refuse(w, r, http.StatusForbidden, "this console is read-only")
 			return
 		}
-		v, err := f(r, user)
+		var v any
+		var err error
+		if refused := c.work(r, func(r *http.Request) { v, err = f(r, user) }); refused != nil {
+			err = refused
+		}
 		reply(w, r, v, err)
 	})
+}
+
+// work runs f, which makes changes. The context of its request ends with the console, and Close
+// waits until f has recorded them. The body is read before, so that Close does not wait for a slow
+// client.
+func (c *Console) work(r *http.Request, f func(r *http.Request)) error {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return yodel.Errorf(yodel.InvalidArgument, "the request cannot be read: %v", err)
+	}
+	if !c.fleet.begin() {
+		return yodel.Errorf(yodel.Unavailable, "the console is closed")
+	}
+	defer c.fleet.begun.Done()
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(c.ctx, cancel)() //nolint:contextcheck // the end of the console ends the change too
+	r = r.WithContext(ctx)
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	f(r)
+	return nil
 }
 
 // login exchanges the token of a login link for a session.

@@ -90,8 +90,8 @@ func (c *Console) setInstance(r *http.Request, user User) (any, error) {
 	if to == nil {
 		return nil, yodel.Errorf(yodel.Unimplemented, "this registry keeps no settings of operators")
 	}
-	if in.Reason == "" || in.Weight < 0 || in.Weight > 10_000 || in.State != "" && in.State != "active" && in.State != "inactive" {
-		return nil, yodel.Errorf(yodel.InvalidArgument, `a setting needs a reason, a state of "", "active" or "inactive", and a weight from 0 to 10000`)
+	if in.Reason == "" || len(in.Reason) > maxReason || in.Weight < 0 || in.Weight > 10_000 || in.State != "" && in.State != "active" && in.State != "inactive" {
+		return nil, yodel.Errorf(yodel.InvalidArgument, `a setting needs a reason of at most 256 bytes, a state of "", "active" or "inactive", and a weight from 0 to 10000`)
 	}
 	s, err := c.fleet.get(r.Context(), time.Minute)
 	if err != nil {

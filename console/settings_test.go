@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -102,7 +103,7 @@ func (g *gated) KeptServices(ctx context.Context, kind string) ([]string, error)
 // rules is shown.
 func TestRulesAreReadForAllViewers(t *testing.T) {
 	r := &gated{Registry: memory.New(nil), asked: make(chan struct{}), let: make(chan error)}
-	c, err := New(r, &Options{Tokens: map[string]User{adminToken: {"bob", Admin}}})
+	c, err := New(r, &Options{Tokens: map[string]User{adminToken: {"bob", Admin}}, Logger: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	t.Cleanup(func() { must(t, c.Close()) })
 	if status, answer := direct(t, c, http.MethodPost, "/api/rules/put", `{"service":"Stock","limit":{"perSecond":50},"reason":"test"}`); status != http.StatusOK {
