@@ -136,11 +136,11 @@ func textOverview(out *bytes.Buffer, v *overview) {
 		}
 	}
 	switch {
+	case v.Err != "":
+		printf(out, "The registry does not answer: %d services as they were at %s. %s\n\n", len(v.Services), v.At.UTC().Format(time.RFC3339), printable(v.Err))
 	case len(v.Services) == 0:
 		fmt.Fprintln(out, "No service is registered yet.")
 		return
-	case v.Err != "":
-		printf(out, "The registry does not answer: %d services as they were at %s. %s\n\n", len(v.Services), v.At.UTC().Format(time.RFC3339), printable(v.Err))
 	case bad == 0:
 		fmt.Fprintf(out, "All %d services are healthy. %d rules are active.\n\n", len(v.Services), v.Rules)
 	default:
