@@ -52,7 +52,7 @@ func (c *Console) instance(r *http.Request) (any, error) {
 		out["chart"] = chartOf([]*introspect.Live{in.Live}, serves)
 	}
 	out["service"] = numbersOf(&service.Traffic)
-	if in.State == fleet.Down || in.State == fleet.Silent {
+	if in.State == fleet.Down || in.State == fleet.Silent || in.State == fleet.Listed {
 		return out, nil
 	}
 	client, err := c.fleet.client(r.Context(), in.Addr)

@@ -37,7 +37,6 @@ func (c *Console) ruleRoutes(read func(string, Role, func(*http.Request) (any, e
 	read("rules", Viewer, c.rules)
 	read("rules/history", Viewer, c.history)
 	read("rules/applied", Viewer, c.applied)
-	change("rules/preview", Operator, c.preview)
 	change("rules/put", Operator, c.putRule)
 	change("rules/remove", Operator, c.removeRule)
 	change("rules/rollback", Operator, c.rollback)

@@ -65,7 +65,7 @@ func (c *Console) samples(r *http.Request) (any, error) {
 	}
 	kind := r.FormValue("kind")
 	q := &introspect.SamplesQuery{Method: r.FormValue("method"), Failed: kind == "failed", Slow: kind == "slow", Explained: kind == "explained", Limit: perInstance}
-	all, refused := c.gather(r.Context(), from, q)
+	all, refused := c.gather(r.Context(), r.FormValue("service"), from, q)
 	slices.SortFunc(all, func(a, b sample) int {
 		if kind == "slow" {
 			return cmp.Or(cmp.Compare(b.Took, a.Took), b.Began.Compare(a.Began))
@@ -107,8 +107,9 @@ func (c *Console) ask(ctx context.Context, from []*fleet.Instance, f func(ctx co
 	})
 }
 
-// gather asks instances for their records. Refused is the error of one that refused.
-func (c *Console) gather(ctx context.Context, from []*fleet.Instance, q *introspect.SamplesQuery) (all []sample, refused string) {
+// gather asks instances for their records. Service is empty, or that of the records of servers.
+// Refused is the error of one that refused.
+func (c *Console) gather(ctx context.Context, service string, from []*fleet.Instance, q *introspect.SamplesQuery) (all []sample, refused string) {
 	var mu sync.Mutex
 	all = []sample{}
 	c.ask(ctx, from, func(ctx context.Context, in *fleet.Instance, client *yodel.Client, err error) {
@@ -123,8 +124,12 @@ func (c *Console) gather(ctx context.Context, from []*fleet.Instance, q *introsp
 			return
 		}
 		for i := range found.Calls[:min(len(found.Calls), perInstance)] {
-			if report := found.Calls[i]; !strings.HasPrefix(report.Method, "yodel.") {
-				all = append(all, sample{report, in.Service, in.Addr, report.String()})
+			report, of := found.Calls[i], in.Service
+			if report.Side == "server" { // the process may serve several services
+				of = fleet.ServiceOf(report.Method)
+			}
+			if !strings.HasPrefix(report.Method, "yodel.") && (service == "" || service == of) {
+				all = append(all, sample{report, of, in.Addr, report.String()})
 			}
 		}
 	})
@@ -149,8 +154,11 @@ func groups(all []sample) []*group {
 			byKey[key] = &group{Code: one.Code, ID: one.ID, Text: one.Message, Addr: addr}
 			out = append(out, byKey[key])
 		}
-		byKey[key].Calls++
-		byKey[key].Since = one.Began.UTC().Format("2006-01-02T15:04:05Z")
+		g := byKey[key]
+		g.Calls++
+		if since := one.Began.UTC().Format("2006-01-02T15:04:05Z"); g.Since == "" || since < g.Since {
+			g.Since = since
+		}
 	}
 	slices.SortStableFunc(out, func(a, b *group) int { return cmp.Compare(b.Calls, a.Calls) })
 	return out
