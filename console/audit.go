@@ -5,11 +5,14 @@ package console
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -19,6 +22,9 @@ import (
 const (
 	maxEntries   = 1000     // in memory
 	maxAuditFile = 16 << 20 // bytes
+	maxField     = 1 << 10  // bytes of a field of an entry
+	maxLine      = 64 << 10 // bytes of an entry as JSON, which takes up to 6 bytes for one
+	maxReason    = 256      // bytes of the reason for a setting
 )
 
 // An entry of the audit log says who has changed what, when and why. It has no arguments of calls
@@ -45,13 +51,15 @@ type undo struct {
 
 // An audit keeps entries. It is safe for concurrent use.
 type audit struct {
-	path string
+	path string // empty if there is no file
 	log  *slog.Logger
 
 	mu      sync.Mutex
-	entries []entry // the oldest first
-	file    *os.File
+	entries []entry  // the oldest first
+	file    *os.File // nil if it is closed, or cannot be opened
 	size    int64
+	torn    bool  // the last line has no end
+	closed  bool  // for good
 	failed  error // why the file cannot be written
 }
 
@@ -61,29 +69,56 @@ func openAudit(path string, log *slog.Logger) (*audit, error) {
 	if path == "" {
 		return a, nil
 	}
-	return a, a.open()
+	err := a.open()
+	if err == nil {
+		if err = a.read(); err != nil {
+			_ = a.file.Close() // the error above matters more
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the audit log: %w", err)
+	}
+	return a, nil
 }
 
+// open opens the file for reading and appending.
 func (a *audit) open() error {
 	f, err := os.OpenFile(a.path, os.O_APPEND|os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return fmt.Errorf("open the audit log: %w", err)
-	}
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 2*maxBody)
-	for lines.Scan() {
-		var e entry
-		if json.Unmarshal(lines.Bytes(), &e) == nil { // a torn line is left out
-			a.keep(e)
-		}
+		return err
 	}
 	info, err := f.Stat()
+	if err == nil && info.Size() > 0 {
+		last := make([]byte, 1)
+		_, err = f.ReadAt(last, info.Size()-1)
+		a.torn = last[0] != '\n'
+	}
 	if err != nil {
-		_ = f.Close()
-		return fmt.Errorf("open the audit log: %w", err)
+		_ = f.Close() // the error above matters more
+		return err
 	}
 	a.file, a.size = f, info.Size()
 	return nil
+}
+
+// read keeps the newest entries of the file. It leaves out torn lines, and those that are longer
+// than any that add writes.
+func (a *audit) read() error {
+	in := bufio.NewReaderSize(a.file, maxLine)
+	long := false // the line has begun before
+	for {
+		line, err := in.ReadSlice('\n')
+		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
+			return err
+		}
+		var e entry
+		if !long && !errors.Is(err, bufio.ErrBufferFull) && json.Unmarshal(line, &e) == nil {
+			a.keep(e)
+		}
+		if long = errors.Is(err, bufio.ErrBufferFull); errors.Is(err, io.EOF) {
+			return nil
+		}
+	}
 }
 
 // keep adds an entry to those in memory.
@@ -94,50 +129,63 @@ func (a *audit) keep(e entry) {
 	a.entries = append(a.entries, e)
 }
 
+// field returns the first maxField bytes of a field.
+func field(text string) string {
+	if len(text) <= maxField {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxField], "") + " …"
+}
+
 // add records what a user has done, and logs it.
 func (a *audit) add(r *http.Request, user User, e entry) {
-	e.At, e.User, e.Role, e.From = time.Now().UTC(), user.Name, user.Role.String(), clientOf(r).String()
+	e.At, e.User, e.Role, e.From = time.Now().UTC(), field(user.Name), user.Role.String(), clientOf(r).String()
+	e.Object, e.Before, e.After, e.Reason, e.Result = field(e.Object), field(e.Before), field(e.After), field(e.Reason), field(e.Result)
 	a.log.Info("yodel: console", "action", e.Action, "object", e.Object, "user", e.User, "role", e.Role, "from", e.From,
 		"before", e.Before, "after", e.After, "reason", e.Reason, "result", e.Result)
 	line, err := json.Marshal(e)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.keep(e)
-	if a.file == nil {
+	if a.path == "" || a.closed {
 		return
 	}
-	if err == nil && a.size > maxAuditFile {
-		err = a.rotate()
-	}
 	if err == nil {
-		var n int
-		n, err = a.file.Write(append(line, '\n'))
-		a.size += int64(n)
+		err = a.write(append(line, '\n'))
 	}
 	if a.failed = err; err != nil {
 		a.log.Error("yodel: the audit log of the console cannot be written", "err", err)
 	}
 }
 
-// rotate begins a new file.
-func (a *audit) rotate() error {
-	if err := a.file.Close(); err != nil {
-		return err
+// write appends a line to the file. If a new file cannot be begun, the line goes to the old one,
+// and the next write tries again.
+func (a *audit) write(line []byte) error {
+	var old error
+	if a.file != nil && a.size > maxAuditFile {
+		old = errors.Join(a.file.Close(), os.Rename(a.path, a.path+".old"))
+		a.file = nil
 	}
-	if err := os.Rename(a.path, a.path+".old"); err != nil {
-		return err
+	if a.file == nil {
+		if err := a.open(); err != nil {
+			return errors.Join(old, err)
+		}
 	}
-	f, err := os.OpenFile(a.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
+	if a.torn {
+		line = append([]byte{'\n'}, line...)
 	}
-	a.file, a.size = f, 0
-	return nil
+	n, err := a.file.Write(line)
+	a.size += int64(n)
+	if n > 0 {
+		a.torn = n < len(line)
+	}
+	return errors.Join(old, err)
 }
 
 func (a *audit) close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.closed = true
 	if a.file == nil {
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
@@ -21,6 +22,7 @@ const (
 	maxRepeat   = 100
 	maxCallTime = 30 * time.Second
 	maxReplied  = 1 << 20 // bytes of replies that a page gets, all together
+	prod        = "PROD"  // the environment in which calls have to be confirmed
 )
 
 // A callRequest is a call that a user makes.
@@ -64,58 +66,73 @@ func (c *Console) call(r *http.Request, user User) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	service := s.Service(in.Service)
-	var method *introspect.Method
-	if service != nil {
-		for i := range service.Methods {
-			if m := &service.Methods[i].Method; m.Name == in.Method {
-				method = m
-			}
-		}
-	}
+	method := methodOf(s.Service(in.Service), in.Method)
 	switch {
 	case method == nil:
 		return nil, yodel.Errorf(yodel.NotFound, "no instance of %s that answers has a method %q", in.Service, in.Method)
-	case c.opts.Environment == "PROD" && !method.ReadOnly && in.Confirm != in.Method:
+	case c.opts.Environment == prod && !method.ReadOnly && in.Confirm != in.Method:
 		return nil, yodel.Errorf(yodel.FailedPrecondition, "this is PROD: confirm the call with the name of the method")
 	}
-	caller, done, err := c.caller(r.Context(), service, in.Addr)
+	sender, done, err := c.sender(r.Context(), in.Service, in.Addr)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	timeout := min(time.Duration(in.Timeout)*time.Millisecond, maxCallTime)
-	if timeout <= 0 {
-		timeout = 5 * time.Second
-	}
-	ctx, cancel := context.WithTimeout(r.Context(), maxCallTime)
-	defer cancel()
-	results, failed, room := []*callResult{}, 0, maxReplied
-	for range min(max(in.Repeat, 1), maxRepeat) {
-		var result *callResult
-		if method.Kind != "" {
-			result = doStream(ctx, caller, &in, method, timeout, room)
-		} else {
-			result = do(ctx, caller, &in, method.Values, timeout, room)
-		}
-		results = append(results, result)
-		room -= result.size()
+	results := in.repeat(r.Context(), sender, method)
+	failed := 0
+	for _, result := range results {
 		if result.Code != "" {
 			failed++
-		}
-		if ctx.Err() != nil {
-			break
 		}
 	}
 	// The arguments may be secret: the log has their size only.
 	c.audit.add(r, user, entry{
-		Action: "call", Object: in.Method, After: fmt.Sprintf("%d calls, %d bytes of arguments, %d failed", len(results), len(in.Args), failed), Result: "ok",
+		Action: "call", Object: strings.TrimSpace(in.Method + " " + in.Addr),
+		After: fmt.Sprintf("%d calls, %d bytes of arguments, %d failed", len(results), len(in.Args), failed), Result: "ok",
 	})
 	return results, nil
 }
 
-// caller returns what sends the calls: the client of one instance, or a client of the service.
-func (c *Console) caller(ctx context.Context, service *fleet.Service, addr string) (caller yodel.Caller, done func(), err error) {
+// methodOf returns a method of a service, or nil. The service may be nil too.
+func methodOf(service *fleet.Service, name string) *introspect.Method {
+	if service == nil {
+		return nil
+	}
+	for i := range service.Methods {
+		if m := &service.Methods[i].Method; m.Name == name {
+			return m
+		}
+	}
+	return nil
+}
+
+// repeat makes the calls of a request, one after the other, until ctx or maxCallTime ends.
+func (in *callRequest) repeat(ctx context.Context, sender yodel.Caller, method *introspect.Method) []*callResult {
+	timeout := min(time.Duration(in.Timeout)*time.Millisecond, maxCallTime)
+	if timeout <= 0 {
+		timeout = 5 * time.Second
+	}
+	ctx, cancel := context.WithTimeout(ctx, maxCallTime)
+	defer cancel()
+	results, room := []*callResult{}, maxReplied
+	for range min(max(in.Repeat, 1), maxRepeat) {
+		var result *callResult
+		if method.Kind != "" {
+			result = doStream(ctx, sender, in, method, timeout, room)
+		} else {
+			result = do(ctx, sender, in, method.Values, timeout, room)
+		}
+		results = append(results, result)
+		room -= result.size()
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return results
+}
+
+// sender returns what sends the calls: the client of one instance, or a client of the service.
+func (c *Console) sender(ctx context.Context, service, addr string) (sender yodel.Caller, done func(), err error) {
 	if addr != "" {
 		client, err := c.fleet.client(ctx, addr)
 		return client, func() {}, err
@@ -125,7 +142,7 @@ func (c *Console) caller(ctx context.Context, service *fleet.Service, addr strin
 		opts = *c.opts.Client
 	}
 	opts.Codec = yodel.JSON
-	client := yodel.NewClient(c.source.Service(service.Name), &opts)
+	client := yodel.NewClient(c.source.Service(service), &opts)
 	return client, func() { client.Close() }, nil
 }
 

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/inspect/fleet"
-	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // This file is the screens S10, Registry, and S13, Checks.
@@ -33,15 +32,18 @@ func (c *Console) registry(r *http.Request) (any, error) {
 		Set     string      `json:"set,omitempty"` // by an operator
 	}
 	records, broken := []record{}, []map[string]string{}
+	sets, failed := c.allSettings(r.Context(), s.Services)
 	for _, service := range s.Services {
 		if service.Err != "" {
 			broken = append(broken, map[string]string{"service": service.Name, "err": service.Err})
 		}
+		if err := failed[service.Name]; err != nil {
+			broken = append(broken, map[string]string{"service": service.Name, "err": errorText(err)})
+		}
 		for _, in := range service.Instances {
-			v := instanceOf(in, service)
 			one := record{service.Name, in.Addr, in.State, in.Why, in.Started, ""}
-			if v.Set != "" || v.SetWeight != 0 {
-				one.Set = setting(v.Set, v.SetWeight)
+			if set := sets[service.Name][in.Addr]; set != (setting{}) {
+				one.Set = set.String()
 			}
 			records = append(records, one)
 		}
@@ -77,6 +79,8 @@ func (c *Console) checks(r *http.Request) (any, error) {
 	}
 	if s.err != nil {
 		add("registry", "bad", "", errorText(s.err))
+	} else if s.Err != "" {
+		add("registry", "bad", "", s.Err)
 	}
 	if _, failed := c.audit.list(); failed != nil {
 		add("audit", "bad", "", failed.Error())
@@ -106,7 +110,6 @@ func checkService(s *snapshot, service *fleet.Service, add func(kind, severity, 
 		add("single", "warn", service.Name)
 	}
 	versions := make(map[string]bool)
-	lacks := make(map[string][]string) // the addresses without a method
 	blind := 0
 	for _, in := range service.Instances {
 		versions[in.Version] = true
@@ -114,17 +117,11 @@ func checkService(s *snapshot, service *fleet.Service, add func(kind, severity, 
 			blind++
 		}
 		if in.Live != nil {
-			if skew := in.Live.Now.Sub(s.At); skew > maxSkew || skew < -maxSkew-s.took-in.Took {
+			if skew := in.Live.Now.Sub(s.At); skew > maxSkew+s.took || skew < -maxSkew { // it answered during the read
 				add("skew", "warn", service.Name, in.Addr, brief(skew.Abs()))
 			}
 			if in.Live.Left > 0 {
 				add("left", "warn", service.Name, in.Addr, fmt.Sprint(in.Live.Left))
-			}
-		}
-		for i := range service.Methods {
-			name := service.Methods[i].Name
-			if in.Info != nil && !slices.ContainsFunc(in.Info.Methods, has(name)) {
-				lacks[name] = append(lacks[name], in.Addr)
 			}
 		}
 	}
@@ -134,8 +131,43 @@ func checkService(s *snapshot, service *fleet.Service, add func(kind, severity, 
 	if blind > 0 {
 		add("blind", "warn", service.Name, fmt.Sprint(blind), fmt.Sprint(len(service.Instances)))
 	}
-	for _, name := range slices.Sorted(maps.Keys(lacks)) {
-		add("lacks", "warn", service.Name, name, strings.Join(lacks[name], ", "))
+	checkMethods(service, add)
+}
+
+// These bound the findings about missing methods.
+const (
+	maxLacks   = 20 // of a service
+	maxLacking = 3  // addresses of a finding
+)
+
+// checkMethods checks that all instances of a service have all its methods.
+func checkMethods(service *fleet.Service, add func(kind, severity, service string, args ...string)) {
+	lacks := make(map[string][]string) // the addresses without a method
+	for _, in := range service.Instances {
+		if in.Info == nil {
+			continue
+		}
+		own := make(map[string]bool, len(in.Info.Methods))
+		for i := range in.Info.Methods {
+			own[in.Info.Methods[i].Name] = true
+		}
+		for i := range service.Methods {
+			if name := service.Methods[i].Name; !own[name] {
+				lacks[name] = append(lacks[name], in.Addr)
+			}
+		}
+	}
+	for i, name := range slices.Sorted(maps.Keys(lacks)) {
+		if i == maxLacks-1 && len(lacks) > maxLacks {
+			add("lacks", "warn", service.Name, fmt.Sprintf("%s, +%d", name, len(lacks)-maxLacks), "…")
+			return
+		}
+		addrs := lacks[name]
+		where := strings.Join(addrs[:min(len(addrs), maxLacking)], ", ")
+		if more := len(addrs) - maxLacking; more > 0 {
+			where += fmt.Sprintf(", +%d", more)
+		}
+		add("lacks", "warn", service.Name, name, where)
 	}
 }
 
@@ -144,14 +176,14 @@ func (c *Console) checkRules(r *http.Request, s *snapshot, add func(kind, severi
 	if c.book == nil {
 		return
 	}
-	all, err := c.kept.get(r.Context(), c.book)
+	all, err := c.allRules(r.Context())
 	if err != nil {
 		add("rules", "bad", "", errorText(err))
 		return
 	}
 	for i := range all {
 		switch rule := &all[i]; {
-		case s.Service(rule.Service) == nil:
+		case s.Service(rule.Service) == nil && s.Err == "" && s.err == nil:
 			add("orphan", "warn", rule.Service, rule.ID)
 		case !rule.Active(time.Now()):
 			add("inactive", "ok", rule.Service, rule.ID)
@@ -159,9 +191,4 @@ func (c *Console) checkRules(r *http.Request, s *snapshot, add func(kind, severi
 			add("forever", "warn", rule.Service, rule.ID)
 		}
 	}
-}
-
-// has returns what reports whether a method has a name.
-func has(name string) func(introspect.Method) bool {
-	return func(m introspect.Method) bool { return m.Name == name }
 }

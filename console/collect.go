@@ -24,8 +24,10 @@ type reader interface {
 type snapshot struct {
 	*fleet.View
 
-	took time.Duration // to read it
-	err  error         // why the registry cannot be read since then
+	took  time.Duration // to read it
+	err   error         // why the registry cannot be read since then
+	tried time.Time     // when the last read ended
+	pause time.Duration // until the next read may begin
 }
 
 // collector keeps the last snapshot of each time range.
@@ -111,17 +113,14 @@ func (f *collector) client(ctx context.Context, addr string) (*yodel.Client, err
 }
 
 // get returns a snapshot that is about a second old, or older if it takes longer to read one. If
-// there is none yet, get waits for it.
+// there is none yet, get waits for it. After a read, also one that failed, get pauses for a second,
+// or as long as the read took.
 func (f *collector) get(ctx context.Context, span time.Duration) (*snapshot, error) {
 	f.mu.Lock()
 	last, busy := f.last[span], f.busy[span]
-	fresh := time.Second
-	if span > time.Minute {
-		fresh = 5 * time.Second
-	}
-	if last != nil && last.View != nil && time.Since(last.At) < max(fresh, 2*last.took) {
+	if last != nil && time.Since(last.tried) < last.pause {
 		f.mu.Unlock()
-		return last, nil
+		return last.known()
 	}
 	if busy == nil && !f.closed {
 		busy = make(chan struct{})
@@ -144,21 +143,29 @@ func (f *collector) get(ctx context.Context, span time.Duration) (*snapshot, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	switch now := f.last[span]; {
-	case now == nil:
-		return nil, yodel.Errorf(yodel.Unavailable, "the fleet has not answered yet")
-	case now.View == nil:
-		return nil, yodel.Errorf(yodel.Unavailable, "the registry cannot be read: %s", errorText(now.err))
-	default:
-		return now, nil
+	if now := f.last[span]; now != nil {
+		return now.known()
 	}
+	return nil, yodel.Errorf(yodel.Unavailable, "the fleet has not answered yet")
+}
+
+// known returns the snapshot, or an error if the fleet has never been read.
+func (s *snapshot) known() (*snapshot, error) {
+	if s.View == nil {
+		return nil, yodel.Errorf(yodel.Unavailable, "the registry cannot be read: %s", errorText(s.err))
+	}
+	return s, nil
 }
 
 // read makes a new snapshot. If the registry fails, the last one stays, with the reason.
 func (f *collector) read(from reader, span time.Duration, last *snapshot, done chan struct{}) {
 	began := time.Now()
 	view, err := from.Read(f.ctx)
-	s := &snapshot{View: view, took: time.Since(began), err: err}
+	now := time.Now()
+	s := &snapshot{View: view, took: now.Sub(began), err: err, tried: now}
+	if s.pause = max(time.Second, s.took); span > time.Minute {
+		s.pause = max(5*time.Second, s.took)
+	}
 	if err == nil {
 		complete(view)
 	} else {

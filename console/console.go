@@ -19,6 +19,8 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
@@ -31,8 +33,9 @@ type Options struct {
 	// Client has the options of the clients that read the instances and make calls, for example a
 	// Transport with TLS, or metadata with a token. Default: the defaults of yodel.NewClient.
 	Client *yodel.ClientOptions
-	// Environment names the fleet, for example "staging". In "PROD", a call of a method that is not
-	// read-only has to be confirmed with the name of the method. Default "dev".
+	// Environment names the fleet, for example "staging". In "PROD", also if it is written as
+	// "prod", a call of a method that is not read-only has to be confirmed with the name of the
+	// method. Default "dev".
 	Environment string
 	// ReadOnly refuses every change, whatever the role of the user. Default false.
 	ReadOnly bool
@@ -41,8 +44,8 @@ type Options struct {
 	// Default "localhost", "127.0.0.1" and "::1".
 	Hosts []string
 	// Authenticate returns the user of a request, if the program has a login of its own, for
-	// example by client certificates or a proxy. It is called for requests without a session. A
-	// user without a role is refused. Default none.
+	// example by client certificates or a proxy. It is called for requests without a session and
+	// without one of Tokens. A user without a role is refused. Default none.
 	Authenticate func(r *http.Request) User
 	// Tokens let programs in, which send them as Authorization: Bearer. Default none.
 	Tokens map[string]User
@@ -92,12 +95,15 @@ type Console struct {
 	audit   *audit
 	fleet   collector
 	book    *rules.Book // nil if the registry keeps no rules
-	kept    kept
+	kept    kept[[]rules.Rule]
+	setMu   sync.Mutex
+	set     map[string]*kept[map[string]setting] // by service
 	mux     *http.ServeMux
 	started time.Time
 	ctx     context.Context //nolint:containedctx // it ends the work of the console
 	stop    context.CancelFunc
 	taps    chan struct{} // one for each tap that may be open
+	places  chan struct{} // one for each question that may be under way at a time
 }
 
 // maxTaps bounds how many browsers can watch calls at a time.
@@ -110,12 +116,14 @@ func New(source fleet.Source, o *Options) (*Console, error) {
 	if source == nil {
 		return nil, errors.New("console: no source is given")
 	}
-	c := &Console{source: source, started: time.Now(), taps: make(chan struct{}, maxTaps)}
+	c := &Console{source: source, started: time.Now(), taps: make(chan struct{}, maxTaps), places: make(chan struct{}, maxAsked)}
 	if o != nil {
 		c.opts = *o
 	}
 	opts := &c.opts
-	opts.Environment = cmp.Or(opts.Environment, "dev")
+	if opts.Environment = cmp.Or(opts.Environment, "dev"); strings.EqualFold(opts.Environment, prod) {
+		opts.Environment = prod
+	}
 	if len(opts.Hosts) == 0 {
 		opts.Hosts = []string{"localhost", "127.0.0.1", "::1"}
 	}
@@ -133,6 +141,7 @@ func New(source fleet.Source, o *Options) (*Console, error) {
 	}
 	c.audit = log
 	c.doors.init(opts.Tokens)
+	opts.Tokens = nil // the console keeps their hashes only
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.fleet.init(c.ctx, c.open)
 	if book, err := rules.Open(source); err == nil {
@@ -175,6 +184,10 @@ func (c *Console) routes() {
 	change("invite", Admin, c.invite)
 	change("instance", Operator, c.setInstance)
 	change("call", Operator, c.call)
+	c.mux.Handle("POST /api/rules/preview", c.allowing(Operator, func(w http.ResponseWriter, r *http.Request, user User) {
+		v, err := c.preview(r, user) // it changes nothing, so a read-only console has it too
+		reply(w, r, v, err)
+	}))
 	c.ruleRoutes(read, change)
 	c.mux.HandleFunc("/api/", func(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, http.StatusNotFound, "the console has no "+r.Method+" "+r.URL.Path)

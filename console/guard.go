@@ -4,18 +4,21 @@ package console
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"mime"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"path"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -148,26 +151,36 @@ func cookieName(r *http.Request) string {
 	return "yodel-console-" + port
 }
 
-// identify returns the user of a request, and the session if there is one.
-func (c *Console) identify(r *http.Request) (User, *ticket) {
+// A caller is the user of a request, and how the console knows that.
+type caller struct {
+	User
+
+	session *ticket // nil if there is none
+	program bool    // the request has one of Options.Tokens
+}
+
+// identify returns the caller of a request.
+func (c *Console) identify(r *http.Request) caller {
 	if token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
-		wanted, user := hash(token), User{}
+		wanted, found := hash(token), caller{}
 		for s, u := range c.doors.tokens {
 			if s.is(wanted) {
-				user = u
+				found = caller{User: u, program: true}
 			}
 		}
-		return user, nil
+		if found.program {
+			return found
+		}
 	}
 	if cookie, err := r.Cookie(cookieName(r)); err == nil {
 		if session := c.doors.session(cookie.Value); session != nil {
-			return session.user, session
+			return caller{User: session.user, session: session}
 		}
 	}
 	if c.opts.Authenticate != nil {
-		return c.opts.Authenticate(r), nil
+		return caller{User: c.opts.Authenticate(r)}
 	}
-	return User{}, nil
+	return caller{}
 }
 
 // session returns the session with a token, or nil.
@@ -184,34 +197,34 @@ func (d *doors) session(token string) *ticket {
 // allowing passes the requests of users with a role on to f.
 func (c *Console) allowing(role Role, f func(w http.ResponseWriter, r *http.Request, user User)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		user, session := c.identify(r)
+		user := c.identify(r)
 		switch {
 		case user.Role == NoRole:
 			refuse(w, r, http.StatusUnauthorized, "log in first: the program that serves the console prints a link")
 		case user.Role < role:
 			refuse(w, r, http.StatusForbidden, fmt.Sprintf("%s is a %s, and this needs the role %s", user.Name, user.Role, role))
-		case r.Method != http.MethodGet && r.Method != http.MethodHead && forged(r, session) != "":
-			refuse(w, r, http.StatusForbidden, forged(r, session))
+		case r.Method != http.MethodGet && r.Method != http.MethodHead && forged(r, user) != "":
+			refuse(w, r, http.StatusForbidden, forged(r, user))
 		default:
-			f(w, r, user)
+			f(w, r, user.User)
 		}
 	})
 }
 
-// forged says why a change may come from a page elsewhere, or returns "". A request with a bearer
-// token cannot, because browsers send none by themselves.
-func forged(r *http.Request, session *ticket) string {
+// forged says why a change may come from a page elsewhere, or returns "". A request with one of
+// Options.Tokens cannot, because browsers do not know them.
+func forged(r *http.Request, from caller) string {
 	media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	switch origin, err2 := url.Parse(r.Header.Get("Origin")); {
 	case err != nil || media != "application/json":
 		return "a change needs the content type application/json"
-	case strings.HasPrefix(r.Header.Get("Authorization"), "Bearer "):
+	case from.program:
 		return ""
 	case err2 != nil || origin.Host == "" || origin.Host != r.Host:
 		return "a change needs the header Origin, with the console's own address"
 	case r.Header.Get("Sec-Fetch-Site") != "" && r.Header.Get("Sec-Fetch-Site") != "same-origin":
 		return "a change has to come from the console's own pages"
-	case session != nil && !hash(session.csrf).is(hash(r.Header.Get(csrfName))):
+	case from.session != nil && !hash(from.session.csrf).is(hash(r.Header.Get(csrfName))):
 		return "a change needs the header " + csrfName + " with the value that /api/me returns"
 	}
 	return ""
@@ -232,15 +245,40 @@ func (c *Console) changing(role Role, f func(r *http.Request, user User) (any, e
 			refuse(w, r, http.StatusForbidden, "this console is read-only")
 			return
 		}
-		v, err := f(r, user)
+		var v any
+		var err error
+		if refused := c.work(r, func(r *http.Request) { v, err = f(r, user) }); refused != nil {
+			err = refused
+		}
 		reply(w, r, v, err)
 	})
+}
+
+// work runs f, which makes changes. The context of its request ends with the console, and Close
+// waits until f has recorded them. The body is read before, so that Close does not wait for a slow
+// client.
+func (c *Console) work(r *http.Request, f func(r *http.Request)) error {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return yodel.Errorf(yodel.InvalidArgument, "the request cannot be read: %v", err)
+	}
+	if !c.fleet.begin() {
+		return yodel.Errorf(yodel.Unavailable, "the console is closed")
+	}
+	defer c.fleet.begun.Done()
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(c.ctx, cancel)() //nolint:contextcheck // the end of the console ends the change too
+	r = r.WithContext(ctx)
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	f(r)
+	return nil
 }
 
 // login exchanges the token of a login link for a session.
 func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 	var in struct{ Token string }
-	if why := forged(r, nil); why != "" {
+	if why := forged(r, caller{}); why != "" {
 		refuse(w, r, http.StatusForbidden, why)
 		return
 	}
@@ -300,13 +338,13 @@ func (c *Console) invite(r *http.Request, user User) (any, error) {
 
 // me describes the user and the console.
 func (c *Console) me(r *http.Request) (any, error) {
-	user, session := c.identify(r)
+	user := c.identify(r)
 	out := map[string]any{
 		"user": user.Name, "role": user.Role.String(), "readOnly": c.opts.ReadOnly, "environment": c.opts.Environment,
 		"registry": c.registryName(), "rules": c.book != nil, "overrides": c.overrider() != nil,
 	}
-	if session != nil {
-		out["csrf"] = session.csrf
+	if user.session != nil {
+		out["csrf"] = user.session.csrf
 	}
 	return out, nil
 }
@@ -386,9 +424,20 @@ func reply(w http.ResponseWriter, r *http.Request, v any, err error) {
 }
 
 // encode returns a value as JSON. Characters that change the direction of the text after them
-// become U+FFFD, so that a name of the fleet cannot change how the rest of a page reads.
+// become U+FFFD, so that a name of the fleet cannot change how the rest of a page reads. That
+// includes those that the JSON of a reply has as \u202e.
 func encode(v any) ([]byte, error) {
 	body, err := json.Marshal(v)
+	for i := 0; i < len(body); i++ {
+		if body[i] != '\\' {
+			continue
+		}
+		if i++; i+4 < len(body) && body[i] == 'u' { // a backslash in JSON always has a successor
+			if c, err := strconv.ParseUint(string(body[i+1:i+5]), 16, 16); err == nil && strings.ContainsRune(turning, rune(c)) {
+				copy(body[i+1:], "fffd")
+			}
+		}
+	}
 	if bytes.ContainsAny(body, turning) {
 		body = bytes.Map(func(c rune) rune {
 			if strings.ContainsRune(turning, c) {

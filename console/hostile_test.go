@@ -198,7 +198,7 @@ func TestAnInstanceWithAHugeAnswerIsShown(t *testing.T) {
 	c := newConsole(t, s, nil)
 	base := serveConsole(t, c)
 	as := login(t, c, base, User{"ann", Operator})
-	body := `{"service":"Huge","method":"Huge.Get","args":["?"],"repeat":2}`
+	body := `{"service":"Huge","method":"Huge.Get","args":["?"],"repeat":2,"timeout":30000}`
 	var answer string
 	eventually(t, "the method is known", func() bool {
 		var status int

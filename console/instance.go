@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
@@ -37,7 +38,11 @@ func (c *Console) instance(r *http.Request) (any, error) {
 	if in == nil {
 		return nil, yodel.Errorf(yodel.NotFound, "%s has no instance at %s: it may have left", service.Name, r.FormValue("addr"))
 	}
-	out := map[string]any{"at": s.At, "view": instanceOf(in, service), "record": in.Instance}
+	set, err := c.settings(r.Context(), service)
+	out := map[string]any{"at": s.At, "view": instanceOf(in, service, set[in.Addr]), "record": in.Instance}
+	if err != nil {
+		out["setErr"] = errorText(err)
+	}
 	if in.Info != nil {
 		out["agent"], out["codecs"], out["compressors"], out["overrides"] = in.Info.Agent, in.Info.Codecs, in.Info.Compressors, in.Info.Overrides
 	}
@@ -47,7 +52,7 @@ func (c *Console) instance(r *http.Request) (any, error) {
 		out["chart"] = chartOf([]*introspect.Live{in.Live}, serves)
 	}
 	out["service"] = numbersOf(&service.Traffic)
-	if in.State == fleet.Down || in.State == fleet.Silent {
+	if in.State == fleet.Down || in.State == fleet.Silent || in.State == fleet.Listed {
 		return out, nil
 	}
 	client, err := c.fleet.client(r.Context(), in.Addr)
@@ -62,17 +67,6 @@ func (c *Console) instance(r *http.Request) (any, error) {
 		out["conns"] = conns
 	}
 	return out, nil
-}
-
-// An overrider is a registry that keeps settings of operators.
-type overrider interface {
-	Override(ctx context.Context, service, addr, state string, weight int) error
-}
-
-// overrider returns the registry if it keeps settings of operators, or nil.
-func (c *Console) overrider() overrider {
-	o, _ := c.source.(overrider)
-	return o
 }
 
 // registryName names the registry, without secrets.
@@ -96,46 +90,33 @@ func (c *Console) setInstance(r *http.Request, user User) (any, error) {
 	if to == nil {
 		return nil, yodel.Errorf(yodel.Unimplemented, "this registry keeps no settings of operators")
 	}
-	if in.Reason == "" || in.Weight < 0 || in.Weight > 10_000 || in.State != "" && in.State != "active" && in.State != "inactive" {
-		return nil, yodel.Errorf(yodel.InvalidArgument, `a setting needs a reason, a state of "", "active" or "inactive", and a weight from 0 to 10000`)
+	if in.Reason == "" || len(in.Reason) > maxReason || in.Weight < 0 || in.Weight > 10_000 || in.State != "" && in.State != "active" && in.State != "inactive" {
+		return nil, yodel.Errorf(yodel.InvalidArgument, `a setting needs a reason of at most 256 bytes, a state of "", "active" or "inactive", and a weight from 0 to 10000`)
 	}
 	s, err := c.fleet.get(r.Context(), time.Minute)
 	if err != nil {
 		return nil, err
 	}
-	var before *instanceView
-	if service := s.Service(in.Service); service != nil {
-		for _, one := range service.Instances {
-			if one.Addr == in.Addr {
-				before = instanceOf(one, service)
-			}
-		}
-	}
-	if before == nil {
+	service := s.Service(in.Service)
+	if service == nil || !slices.ContainsFunc(service.Instances, func(one *fleet.Instance) bool { return one.Addr == in.Addr }) {
 		return nil, yodel.Errorf(yodel.NotFound, "%s has no instance at %s", in.Service, in.Addr)
 	}
+	set, err := c.readSettings(r.Context(), service)
+	if err != nil {
+		return nil, err
+	}
+	before := set[in.Addr]
 	err = to.Override(r.Context(), in.Service, in.Addr, in.State, in.Weight)
+	c.forgetSettings()
 	e := entry{
-		Action: "instance", Object: in.Service + " " + in.Addr, Before: setting(before.Set, before.SetWeight), After: setting(in.State, in.Weight),
+		Action: "instance", Object: in.Service + " " + in.Addr, Before: before.String(), After: setting{in.State, in.Weight}.String(),
 		Reason: in.Reason, Result: resultOf(err),
 	}
 	if err == nil {
-		e.Undo = &undo{"instance", map[string]any{"service": in.Service, "addr": in.Addr, "state": before.Set, "weight": before.SetWeight}}
+		e.Undo = &undo{"instance", map[string]any{"service": in.Service, "addr": in.Addr, "state": before.state, "weight": before.weight}}
 	}
 	c.audit.add(r, user, e)
 	return struct{}{}, err
-}
-
-func setting(state string, weight int) string {
-	switch {
-	case state == "" && weight == 0:
-		return "its own state and weight"
-	case weight == 0:
-		return state
-	case state == "":
-		return fmt.Sprintf("weight %d", weight)
-	}
-	return fmt.Sprintf("%s, weight %d", state, weight)
 }
 
 // resultOf returns the result of a change for the audit log.

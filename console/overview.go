@@ -97,8 +97,7 @@ func viewOf(s *fleet.Service, kinds []string) *serviceView {
 
 // These say when a service needs attention.
 const (
-	failShare  = 0.01 // of the calls
-	leastRate  = 0.2  // calls per second; fewer say nothing
+	leastRate  = 0.2  // calls per second of an instance; fewer do not make it an outlier
 	outlierMin = 0.05 // of the calls of an instance
 	slowFactor = 3
 	slowLeast  = 20 * time.Millisecond
@@ -129,7 +128,7 @@ func problemsOf(s *fleet.Service) []*problem {
 		}
 	}
 	t := &s.Traffic
-	if t.Rate >= leastRate && t.Failed > failShare {
+	if t.Failing() {
 		found("failing", "", percent(t.Failed), worstCode(t.Errors))
 	}
 	for _, in := range s.Instances {
@@ -227,12 +226,15 @@ func (c *Console) overview(r *http.Request) (any, error) {
 }
 
 func (c *Console) overviewOf(r *http.Request, s *snapshot) *overview {
-	kinds, count := c.ruleKinds(r.Context())
+	kinds, count, err := c.ruleKinds(r.Context())
 	out := &overview{At: s.At, Step: 1, Rules: count, Services: make([]*serviceView, 0, len(s.Services)), Events: events(s.Events, 100), Err: s.Err}
 	if s.err != nil {
 		out.Err = errorText(s.err)
 	}
-	all := make([]*fleet.Traffic, 0, len(s.Services))
+	if err != nil {
+		out.Err = cmp.Or(out.Err, "the rules cannot be read: "+errorText(err))
+	}
+	var totals fleet.Traffic
 	for _, service := range s.Services {
 		v := viewOf(service, kinds[service.Name])
 		out.Services = append(out.Services, v)
@@ -240,37 +242,12 @@ func (c *Console) overviewOf(r *http.Request, s *snapshot) *overview {
 		if step := service.Traffic.Step; step > 0 {
 			out.Step = step.Seconds()
 		}
-		all = append(all, &service.Traffic)
+		totals.Add(&service.Traffic)
 	}
 	rank := map[fleet.State]int{fleet.Broken: 0, fleet.Degraded: 1, fleet.Healthy: 2, fleet.Idle: 3}
 	slices.SortStableFunc(out.Services, func(a, b *serviceView) int { return cmp.Compare(rank[a.State], rank[b.State]) })
-	out.Totals = addUp(all)
+	out.Totals = numbersOf(&totals)
 	return out
-}
-
-// addUp returns the numbers of several services together. Its quantiles are means over the calls,
-// since the calls of different services have little in common.
-func addUp(all []*fleet.Traffic) numbers {
-	var t fleet.Traffic
-	var failed, p50, p90, p99 float64
-	for _, one := range all {
-		t.Known = t.Known || one.Known
-		t.Rate += one.Rate
-		t.Inflight += one.Inflight
-		failed += one.Rate * one.Failed
-		p50, p90, p99 = p50+one.Rate*float64(one.P50), p90+one.Rate*float64(one.P90), p99+one.Rate*float64(one.P99)
-		if missing := len(one.Points) - len(t.Points); missing > 0 {
-			t.Points = append(make([]float64, missing), t.Points...)
-		}
-		for i, rate := range one.Points {
-			t.Points[len(t.Points)-len(one.Points)+i] += rate
-		}
-	}
-	if t.Rate > 0 {
-		t.Failed = failed / t.Rate
-		t.P50, t.P90, t.P99 = time.Duration(p50/t.Rate), time.Duration(p90/t.Rate), time.Duration(p99/t.Rate)
-	}
-	return numbersOf(&t)
 }
 
 // An event is an event of a process.

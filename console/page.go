@@ -136,11 +136,11 @@ func textOverview(out *bytes.Buffer, v *overview) {
 		}
 	}
 	switch {
+	case v.Err != "":
+		printf(out, "The registry does not answer: %s at %s. %s\n\n", count(len(v.Services), "service as it was", "services as they were"), v.At.UTC().Format(time.RFC3339), printable(v.Err))
 	case len(v.Services) == 0:
 		fmt.Fprintln(out, "No service is registered yet.")
 		return
-	case v.Err != "":
-		printf(out, "The registry does not answer: %s at %s. %s\n\n", count(len(v.Services), "service as it was", "services as they were"), v.At.UTC().Format(time.RFC3339), printable(v.Err))
 	case bad == 0:
 		fmt.Fprintf(out, "%s healthy. %s active.\n\n", count(len(v.Services), "service is", "services are"), count(v.Rules, "rule is", "rules are"))
 	default:

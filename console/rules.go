@@ -37,7 +37,6 @@ func (c *Console) ruleRoutes(read func(string, Role, func(*http.Request) (any, e
 	read("rules", Viewer, c.rules)
 	read("rules/history", Viewer, c.history)
 	read("rules/applied", Viewer, c.applied)
-	change("rules/preview", Operator, c.preview)
 	change("rules/put", Operator, c.putRule)
 	change("rules/remove", Operator, c.removeRule)
 	change("rules/rollback", Operator, c.rollback)
@@ -51,15 +50,20 @@ func (c *Console) bookOf() (*rules.Book, error) {
 	return c.book, nil
 }
 
+// allRules returns the rules of all services, at most a second old.
+func (c *Console) allRules(ctx context.Context) ([]rules.Rule, error) {
+	return c.kept.get(ctx, &c.fleet, func(ctx context.Context) ([]rules.Rule, error) { return c.book.List(ctx, "") })
+}
+
 // ruleKinds returns the kinds of the active rules by service, and their number.
-func (c *Console) ruleKinds(ctx context.Context) (kinds map[string][]string, count int) {
+func (c *Console) ruleKinds(ctx context.Context) (kinds map[string][]string, count int, err error) {
 	kinds = make(map[string][]string)
 	if c.book == nil {
-		return kinds, 0
+		return kinds, 0, nil
 	}
-	all, err := c.kept.get(ctx, c.book)
+	all, err := c.allRules(ctx)
 	if err != nil {
-		return kinds, 0 // the overview says that the registry cannot be read
+		return kinds, 0, err
 	}
 	for i := range all {
 		if rule := &all[i]; rule.Active(time.Now()) {
@@ -69,7 +73,7 @@ func (c *Console) ruleKinds(ctx context.Context) (kinds map[string][]string, cou
 			}
 		}
 	}
-	return kinds, count
+	return kinds, count, nil
 }
 
 // rules serves the rules of a service, or all.
@@ -224,9 +228,11 @@ func (c *Console) putRule(r *http.Request, user User) (any, error) {
 	before := sentenceOf(r.Context(), book, rule.Service, rule.ID)
 	stored, err := book.Put(r.Context(), rule)
 	object := rule.Service + " " + cmp.Or(stored.ID, rule.ID, rule.Kind())
-	c.audit.add(r, user, entry{
-		Action: "rule", Object: object, Before: before, After: rule.Sentence(), Reason: rule.Reason, Result: resultOf(err), Undo: undoOf(rule.Service, stored.Revision, err),
-	})
+	e := entry{Action: "rule", Object: object, Before: before, After: rule.Sentence(), Reason: rule.Reason, Result: resultOf(err)}
+	if err == nil {
+		e.Undo = undoTo(rule.Service, stored.Revision-1)
+	}
+	c.audit.add(r, user, e)
 	if err != nil {
 		return nil, ruleError(err)
 	}
@@ -234,22 +240,36 @@ func (c *Console) putRule(r *http.Request, user User) (any, error) {
 	return ruleView{stored, stored.Kind(), stored.Sentence(), stored.Active(time.Now())}, nil
 }
 
-// undoOf returns the request that makes the rules of a service what they were before a revision. It
-// returns nil if the change failed.
-func undoOf(service string, revision int, err error) *undo {
-	if err != nil || revision < 1 {
-		return nil
-	}
-	return &undo{"rules/rollback", map[string]any{"service": service, "revision": revision - 1}}
+// undoTo returns the request that makes the rules of a service what they were after a revision.
+func undoTo(service string, revision int) *undo {
+	return &undo{"rules/rollback", map[string]any{"service": service, "revision": revision}}
 }
 
-// newest returns the revision of the newest change of the rules of a service, or 0.
+// newest returns the revision of the newest change of the rules of a service, or 0 if there is
+// none. It returns -1 if the history cannot be read.
 func newest(ctx context.Context, book *rules.Book, service string) int {
-	changes, err := book.History(ctx, service)
-	if err != nil || len(changes) == 0 {
+	switch changes, err := book.History(ctx, service); {
+	case err != nil:
+		return -1
+	case len(changes) == 0:
 		return 0
+	default:
+		return changes[0].Revision
 	}
-	return changes[0].Revision
+}
+
+// undoSince returns the request that takes back all changes since a revision of newest. It returns
+// nil if there are none, or if some are not mine, or if the history does not say.
+func undoSince(ctx context.Context, book *rules.Book, service string, was int, mine func(*rules.Change) bool) *undo {
+	changes, err := book.History(ctx, service)
+	n := slices.IndexFunc(changes, func(c rules.Change) bool { return c.Revision <= was })
+	if n < 0 {
+		n = len(changes)
+	}
+	if err != nil || was < 0 || n == 0 || slices.ContainsFunc(changes[:n], func(c rules.Change) bool { return !mine(&c) }) {
+		return nil
+	}
+	return undoTo(service, was)
 }
 
 // removeRule removes a rule.
@@ -262,12 +282,15 @@ func (c *Console) removeRule(r *http.Request, user User) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	before := sentenceOf(r.Context(), book, in.Service, in.ID)
+	before, was := sentenceOf(r.Context(), book, in.Service, in.ID), newest(r.Context(), book, in.Service)
 	err = book.Remove(r.Context(), in.Service, in.ID, user.Name, in.Reason)
-	c.audit.add(r, user, entry{
-		Action: "unrule", Object: in.Service + " " + in.ID, Before: before, Reason: in.Reason, Result: resultOf(err),
-		Undo: undoOf(in.Service, newest(r.Context(), book, in.Service), err),
-	})
+	e := entry{Action: "unrule", Object: in.Service + " " + in.ID, Before: before, Reason: in.Reason, Result: resultOf(err)}
+	if err == nil {
+		e.Undo = undoSince(r.Context(), book, in.Service, was, func(c *rules.Change) bool {
+			return c.What == "remove" && c.Rule == in.ID && c.Author == user.Name
+		})
+	}
+	c.audit.add(r, user, e)
 	c.kept.forget()
 	return struct{}{}, ruleError(err)
 }
@@ -287,11 +310,14 @@ func (c *Console) rollback(r *http.Request, user User) (any, error) {
 	}
 	before, was := sentences(book.List(r.Context(), in.Service)), newest(r.Context(), book, in.Service)
 	err = book.Rollback(r.Context(), in.Service, in.Revision, user.Name, in.Reason)
-	c.audit.add(r, user, entry{
+	e := entry{
 		Action: "rollback", Object: fmt.Sprintf("%s to revision %d", in.Service, in.Revision), Before: before,
 		After: sentences(book.List(r.Context(), in.Service)), Reason: in.Reason, Result: resultOf(err),
-		Undo: undoOf(in.Service, was+1, err),
-	})
+	}
+	if err == nil {
+		e.Undo = undoSince(r.Context(), book, in.Service, was, func(c *rules.Change) bool { return c.What == "rollback" && c.Author == user.Name })
+	}
+	c.audit.add(r, user, e)
 	c.kept.forget()
 	return struct{}{}, ruleError(err)
 }

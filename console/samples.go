@@ -65,7 +65,7 @@ func (c *Console) samples(r *http.Request) (any, error) {
 	}
 	kind := r.FormValue("kind")
 	q := &introspect.SamplesQuery{Method: r.FormValue("method"), Failed: kind == "failed", Slow: kind == "slow", Explained: kind == "explained", Limit: perInstance}
-	all, refused := c.gather(r.Context(), from, q)
+	all, refused := c.gather(r.Context(), r.FormValue("service"), from, q)
 	slices.SortFunc(all, func(a, b sample) int {
 		if kind == "slow" {
 			return cmp.Or(cmp.Compare(b.Took, a.Took), b.Began.Compare(a.Began))
@@ -76,25 +76,40 @@ func (c *Console) samples(r *http.Request) (any, error) {
 	return map[string]any{"samples": all, "groups": groups(all), "asked": len(from), "refused": refused}, nil
 }
 
-// ask calls f for instances, at most maxAsked at a time. Each call gets askTimeout.
-func (c *Console) ask(ctx context.Context, from []*fleet.Instance, f func(ctx context.Context, in *fleet.Instance, client *yodel.Client, err error)) {
+// each calls f for the elements of list, for which the console has maxAsked places in all. It ends
+// after askTimeout. If there is no place until then, f gets an error.
+func each[T any](ctx context.Context, c *Console, list []T, f func(ctx context.Context, one T, err error)) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	var asked sync.WaitGroup
-	places := make(chan struct{}, maxAsked)
-	for _, in := range from {
-		places <- struct{}{}
-		asked.Go(func() {
-			defer func() { <-places }()
-			client, err := c.fleet.client(ctx, in.Addr)
-			f(ctx, in, client, err)
-		})
+	defer asked.Wait()
+	for _, one := range list {
+		select {
+		case c.places <- struct{}{}:
+			asked.Go(func() {
+				defer func() { <-c.places }()
+				f(ctx, one, nil)
+			})
+		case <-ctx.Done():
+			f(ctx, one, yodel.Errorf(yodel.Unavailable, "the console asks too many others at this time"))
+		}
 	}
-	asked.Wait()
 }
 
-// gather asks instances for their records. Refused is the error of one that refused.
-func (c *Console) gather(ctx context.Context, from []*fleet.Instance, q *introspect.SamplesQuery) (all []sample, refused string) {
+// ask calls f for instances, with their clients.
+func (c *Console) ask(ctx context.Context, from []*fleet.Instance, f func(ctx context.Context, in *fleet.Instance, client *yodel.Client, err error)) {
+	each(ctx, c, from, func(ctx context.Context, in *fleet.Instance, err error) {
+		var client *yodel.Client
+		if err == nil {
+			client, err = c.fleet.client(ctx, in.Addr)
+		}
+		f(ctx, in, client, err)
+	})
+}
+
+// gather asks instances for their records. Service is empty, or that of the records of servers.
+// Refused is the error of one that refused.
+func (c *Console) gather(ctx context.Context, service string, from []*fleet.Instance, q *introspect.SamplesQuery) (all []sample, refused string) {
 	var mu sync.Mutex
 	all = []sample{}
 	c.ask(ctx, from, func(ctx context.Context, in *fleet.Instance, client *yodel.Client, err error) {
@@ -109,8 +124,12 @@ func (c *Console) gather(ctx context.Context, from []*fleet.Instance, q *introsp
 			return
 		}
 		for i := range found.Calls[:min(len(found.Calls), perInstance)] {
-			if report := found.Calls[i]; !strings.HasPrefix(report.Method, "yodel.") {
-				all = append(all, sample{report, in.Service, in.Addr, report.String()})
+			report, of := found.Calls[i], in.Service
+			if report.Side == "server" { // the process may serve several services
+				of = fleet.ServiceOf(report.Method)
+			}
+			if !strings.HasPrefix(report.Method, "yodel.") && (service == "" || service == of) {
+				all = append(all, sample{report, of, in.Addr, report.String()})
 			}
 		}
 	})
@@ -135,8 +154,11 @@ func groups(all []sample) []*group {
 			byKey[key] = &group{Code: one.Code, ID: one.ID, Text: one.Message, Addr: addr}
 			out = append(out, byKey[key])
 		}
-		byKey[key].Calls++
-		byKey[key].Since = one.Began.UTC().Format("2006-01-02T15:04:05Z")
+		g := byKey[key]
+		g.Calls++
+		if since := one.Began.UTC().Format("2006-01-02T15:04:05Z"); g.Since == "" || since < g.Since {
+			g.Since = since
+		}
 	}
 	slices.SortStableFunc(out, func(a, b *group) int { return cmp.Compare(b.Calls, a.Calls) })
 	return out

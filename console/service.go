@@ -47,21 +47,15 @@ type instanceView struct {
 	numbers
 }
 
-func instanceOf(in *fleet.Instance, of *fleet.Service) *instanceView {
+func instanceOf(in *fleet.Instance, of *fleet.Service, set setting) *instanceView {
 	v := &instanceView{
 		Addr: in.Addr, State: in.State, Why: in.Why, Version: in.Version, Zone: in.Zone, Group: in.Group, Tags: in.Tags,
-		Weight: max(in.Weight, 1), Protocols: in.Protocols, Started: in.Started, Took: in.Took, numbers: numbersOf(&in.Traffic),
+		Weight: max(in.Weight, 1), Protocols: in.Protocols, Started: in.Started, Took: in.Took, Set: set.state, SetWeight: set.weight,
+		numbers: numbersOf(&in.Traffic),
 	}
 	if of.Traffic.Rate > 0 {
 		share := in.Traffic.Rate / of.Traffic.Rate
 		v.Share = &share
-	}
-	if in.Info != nil {
-		for _, o := range in.Info.Overrides {
-			if o.Service == of.Name {
-				v.Set, v.SetWeight = o.State, o.Weight
-			}
-		}
 	}
 	return v
 }
@@ -94,10 +88,11 @@ func (c *Console) service(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	set, setErr := c.settings(r.Context(), found)
 	var live []*introspect.Live
 	instances := make([]*instanceView, 0, len(found.Instances))
 	for _, in := range found.Instances {
-		instances = append(instances, instanceOf(in, found))
+		instances = append(instances, instanceOf(in, found, set[in.Addr]))
 		if in.Live != nil {
 			live = append(live, in.Live)
 		}
@@ -110,12 +105,16 @@ func (c *Console) service(r *http.Request) (any, error) {
 	for i := range found.Methods {
 		methods = append(methods, methodView{found.Methods[i].Method, numbersOf(&found.Methods[i].Traffic)})
 	}
-	kinds, _ := c.ruleKinds(r.Context())
-	return map[string]any{
+	kinds, _, _ := c.ruleKinds(r.Context()) // the overview says if the rules cannot be read
+	out := map[string]any{
 		"at": s.At, "view": viewOf(found, kinds[found.Name]), "instances": instances, "callers": callers, "methods": methods,
 		"callees": callees(found), "versions": byVersion(found), "events": c.eventsOf(s, found),
 		"chart": chartOf(live, func(s *introspect.Series) bool { return s.Side == "server" && fleet.ServiceOf(s.Method) == found.Name }),
-	}, nil
+	}
+	if setErr != nil {
+		out["setErr"] = errorText(setErr)
+	}
+	return out, nil
 }
 
 // callees returns the calls that the instances of a service make to others, by method.
@@ -126,55 +125,32 @@ func callees(s *fleet.Service) []row {
 			continue
 		}
 		for i := range in.Live.Series {
-			if series := &in.Live.Series[i]; series.Side == "client" && isSane(series) {
-				if sums[series.Method] == nil {
-					sums[series.Method] = &fleet.Traffic{Known: true}
-				}
-				addSeries(sums[series.Method], series, in.Live.Step)
+			if series := &in.Live.Series[i]; series.Side == "client" {
+				t := fleet.TrafficOf(in.Live, series)
+				addTo(sums, series.Method, &t)
 			}
 		}
 	}
 	return rows(sums)
 }
 
-// addSeries adds the calls of a series to traffic. Its quantiles are means over the calls.
-func addSeries(t *fleet.Traffic, s *introspect.Series, step time.Duration) {
-	ended := len(s.Calls) - 1
-	if ended == 0 || step <= 0 {
-		return
+// addTo adds traffic to the sum under a name.
+func addTo[K comparable](sums map[K]*fleet.Traffic, name K, t *fleet.Traffic) {
+	if sums[name] == nil {
+		sums[name] = new(fleet.Traffic)
 	}
-	span := float64(ended) * step.Seconds()
-	var calls, failed, p50, p99 float64
-	for i, n := range s.Calls[:ended] {
-		calls += float64(n)
-		p50 += float64(n) * float64(s.P50[i])
-		p99 += float64(n) * float64(s.P99[i])
-	}
-	for _, list := range s.Errors {
-		for _, n := range list[:min(ended, len(list))] {
-			failed += float64(n)
-		}
-	}
-	if calls == 0 {
-		return
-	}
-	before, now := t.Rate, calls/span
-	t.Rate += now
-	t.Failed = (before*t.Failed + failed/span) / t.Rate
-	t.P50 = time.Duration((before*float64(t.P50) + p50/span) / t.Rate)
-	t.P99 = time.Duration((before*float64(t.P99) + p99/span) / t.Rate)
-	t.P90 = t.P99
+	sums[name].Add(t)
 }
 
 // byVersion returns the calls of each version.
 func byVersion(s *fleet.Service) []row {
-	byVersion := make(map[string][]*fleet.Traffic)
+	sums := make(map[string]*fleet.Traffic)
 	for _, in := range s.Instances {
-		byVersion[in.Version] = append(byVersion[in.Version], &in.Traffic)
+		addTo(sums, in.Version, &in.Traffic)
 	}
-	out := make([]row, 0, len(byVersion))
-	for version, all := range byVersion {
-		out = append(out, row{version, addUp(all)})
+	out := make([]row, 0, len(sums))
+	for version, t := range sums {
+		out = append(out, row{version, numbersOf(t)})
 	}
 	slices.SortFunc(out, func(a, b row) int { return strings.Compare(a.Name, b.Name) })
 	return out

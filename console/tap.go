@@ -128,17 +128,48 @@ func (c *Console) stream(ctx context.Context, w http.ResponseWriter, service str
 	}
 }
 
+// A limiter bounds what an instance makes the console pass on. The instance is only asked to send
+// no more.
+type limiter struct {
+	perSecond int
+	second    time.Time // when the running second began
+	passed    int       // calls in it
+	left      int       // calls that were left out since the last one that passed
+}
+
+// pass reports whether a call may be passed on. It cuts the call's texts, and counts in it the
+// calls that were left out before.
+func (l *limiter) pass(now time.Time, one *introspect.Tapped) bool {
+	const most = 1 << 30 // an instance may say any number
+	l.left = min(l.left+min(max(one.Left, 0), most), most)
+	if now.Sub(l.second) >= time.Second {
+		l.second, l.passed = now, 0
+	}
+	if l.passed++; l.passed > l.perSecond {
+		if one.Method != "" {
+			l.left = min(l.left+1, most)
+		}
+		return false
+	}
+	one.Left, l.left = l.left, 0
+	for _, text := range []*string{&one.Method, &one.Peer, &one.Code, &one.Message, &one.Trace} {
+		*text = field(*text)
+	}
+	return true
+}
+
 // follow passes the calls of an instance on, until ctx or the feed ends.
 func (c *Console) follow(ctx context.Context, addr, service string, q *introspect.TapQuery, calls chan<- tappedCall) error {
 	client, err := c.fleet.client(ctx, addr)
 	if err != nil {
 		return err
 	}
+	limit := limiter{perSecond: q.PerSecond}
 	for one, err := range inspect.Tap.Call(ctx, client, q) {
 		if err != nil {
 			return err
 		}
-		if one.Method != "" && !isOf(one.Method, service) {
+		if one.Method != "" && !isOf(one.Method, service) || !limit.pass(time.Now(), one) {
 			continue
 		}
 		select {

@@ -95,10 +95,10 @@ func (s *snapshot) topology() ([]node, []edge) {
 			from := host[caller.Name]
 			if from == "" {
 				from = "→ " + cmp.Or(caller.Name, "?")
-				callers[from] = merged(callers[from], &caller.Traffic)
+				addTo(callers, from, &caller.Traffic)
 			}
 			between := [2]string{from, service.Name}
-			sums[between] = merged(sums[between], &caller.Traffic)
+			addTo(sums, between, &caller.Traffic)
 			names[between] = append(names[between], caller.Name)
 		}
 	}
@@ -122,22 +122,6 @@ func (s *snapshot) topology() ([]node, []edge) {
 		return 0
 	})
 	return nodes, edges
-}
-
-// merged adds traffic to a sum, which may be nil.
-func merged(to, t *fleet.Traffic) *fleet.Traffic {
-	if to == nil {
-		one := *t
-		return &one
-	}
-	rate := to.Rate + t.Rate
-	if rate > 0 {
-		to.Failed = (to.Failed*to.Rate + t.Failed*t.Rate) / rate
-	}
-	to.Rate, to.Known = rate, to.Known || t.Known
-	to.P50, to.P90, to.P99 = max(to.P50, t.P50), max(to.P90, t.P90), max(to.P99, t.P99)
-	to.Inflight += t.Inflight
-	return to
 }
 
 // within returns the nodes within some hops of focus.

@@ -318,7 +318,7 @@ const failing = 0.01
 // judge returns the state of a service, and what needs attention.
 func (s *Service) judge(now time.Time) (state State, note string) {
 	notes := s.notes(now)
-	failed := s.Traffic.Rate > 0 && s.Traffic.Failed > failing
+	failed := s.Traffic.Failing()
 	if failed {
 		notes = append(notes, s.Traffic.failures())
 	}

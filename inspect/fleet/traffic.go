@@ -35,6 +35,38 @@ type Traffic struct {
 // OK returns the share of the calls that succeeded, 0 to 1.
 func (t *Traffic) OK() float64 { return 1 - t.Failed }
 
+// Failing reports whether so many calls fail that a service is degraded: more than 1%.
+func (t *Traffic) Failing() bool { return t.Rate > 0 && t.Failed > failing }
+
+// Add adds other traffic of the same time to t, whose zero value has no calls. A quantile is then
+// the larger of both, because Traffic has no histograms. The traffic of a Service, of its methods
+// and of its callers has exact quantiles. Add does not change other, and t shares no memory with
+// it.
+func (t *Traffic) Add(other *Traffic) {
+	sum := tally{points: slices.Clone(t.Points), step: t.Step}
+	if len(other.Points) > 0 {
+		sum.addPoints(other.Points, other.Step)
+	}
+	failed := t.Rate*t.Failed + other.Rate*other.Failed
+	t.Known, t.Rate, t.Failed = t.Known || other.Known, t.Rate+other.Rate, 0
+	if t.Rate > 0 {
+		t.Failed = min(failed/t.Rate, 1)
+	}
+	sum.errors = maps.Clone(t.Errors)
+	for code, rate := range other.Errors {
+		sum.fail(code, rate)
+	}
+	t.Errors, t.Points, t.Step = sum.errors, sum.points, sum.step
+	t.P50, t.P90, t.P99 = max(t.P50, other.P50), max(t.P90, other.P90), max(t.P99, other.P99)
+	t.Inflight += other.Inflight
+}
+
+// TrafficOf returns the calls of a series of live, without the step that has not ended. The
+// quantiles need Series.Latency.
+func TrafficOf(live *introspect.Live, s *introspect.Series) Traffic {
+	return ofSeries(s, live).traffic()
+}
+
 // failures describes the failed calls, with the most frequent code.
 func (t *Traffic) failures() string {
 	codes := slices.SortedFunc(maps.Keys(t.Errors), func(a, b string) int {
