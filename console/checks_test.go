@@ -118,7 +118,7 @@ func TestOverviewSaysWhatIsWrong(t *testing.T) {
 		view *fleet.View
 		want string
 	}{
-		"a service with few calls that fail":    {&fleet.View{Services: []*fleet.Service{failing}}, "1 of 1 services need attention."},
+		"a service with few calls that fail":    {&fleet.View{Services: []*fleet.Service{failing}}, "1 of 1 service needs attention."},
 		"no service, and a registry that fails": {&fleet.View{Err: "no quorum"}, "The registry does not answer: 0 services as they were at "},
 		"no service":                            {&fleet.View{}, "No service is registered yet."},
 	} {
