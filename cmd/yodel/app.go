@@ -21,6 +21,7 @@ import (
 type app struct {
 	in                    io.Reader
 	out, err              io.Writer // data, and talk
+	failed                error     // the first error of out
 	env                   func(string) string
 	inTTY, outTTY, errTTY bool
 
@@ -65,11 +66,13 @@ type fault struct {
 func (f *fault) Error() string { return f.text }
 
 func faultf(code int, format string, args ...any) *fault {
+	singleLines(args)
 	return &fault{code: code, text: fmt.Sprintf(format, args...)}
 }
 
 // addf adds a line that helps.
 func (f *fault) addf(heading, format string, args ...any) {
+	singleLines(args)
 	f.help = append(f.help, [2]string{heading, fmt.Sprintf(format, args...)})
 }
 
@@ -88,12 +91,17 @@ func (a *app) run(ctx context.Context, args []string) int {
 	root.SetErr(a.err)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
+		err = a.unwritten()
+	}
+	switch f, ok := errors.AsType[*fault](err); {
+	case err == nil:
 		return exitOK
+	case ctx.Err() == nil:
+		return a.report(ctx, err)
+	case ok && f.code != exitUnreachable: // it may say what the interrupted command has left behind
+		a.report(ctx, err) //nolint:contextcheck // it only prints
 	}
-	if ctx.Err() != nil {
-		return exitInterrupted
-	}
-	return a.report(ctx, err)
+	return exitInterrupted
 }
 
 // report prints an error and returns its exit code.
@@ -120,11 +128,14 @@ func (a *app) report(ctx context.Context, err error) int {
 		code = exitUnreachable
 	}
 	text := clip(err.Error())
+	if f == nil {
+		text = singleLine(text) // the text of a fault is safe, and may have several lines
+	}
 	if f == nil && e == nil && code == exitUsage {
 		help = append(help, [2]string{"help", "yodel help"})
 	}
 	if text != "" {
-		a.sayf("%s\n", text)
+		a.say(text + "\n")
 	}
 	for _, line := range help {
 		a.sayf("  %-14s %s\n", line[0], line[1])
@@ -158,12 +169,6 @@ func unreached(e *yodel.Error) bool {
 	const lateID = "YDL1005" // the deadline passed while the client was connecting
 	return e.AboutConnection() || e.OfClient() && (e.Code == yodel.Unavailable || e.ID == lateID)
 }
-
-// sayf prints talk, which is not data.
-func (a *app) sayf(format string, args ...any) { _, _ = fmt.Fprintf(a.err, format, args...) }
-
-// printf prints data.
-func (a *app) printf(format string, args ...any) { _, _ = fmt.Fprintf(a.out, format, args...) }
 
 // tags of commands in their help.
 const (
@@ -324,7 +329,7 @@ func distance(a, b string) int {
 func (a *app) again(ctx context.Context, f func() error) error {
 	for {
 		if a.o.watch && a.outTTY {
-			a.printf("\x1b[H\x1b[2J")
+			a.control(a.out, "\x1b[H\x1b[2J")
 		}
 		err := f()
 		failed, _ := errors.AsType[*fault](err)

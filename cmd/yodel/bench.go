@@ -398,13 +398,14 @@ func (a *app) progress(ctx context.Context, l *load, o *benchOptions) {
 	for {
 		select {
 		case <-ended:
-			a.sayf("\r\x1b[K")
+			a.control(a.err, "\r\x1b[K")
 			return
 		case now := <-ticker.C:
 			done, failed := l.totals()
 			share := min(now.Sub(began).Seconds()/o.length.Seconds(), 1)
 			bar := strings.Repeat("█", int(share*30)) + strings.Repeat("░", 30-int(share*30))
-			a.sayf("\r%3.0fs ▕%s▏ %9s/s   errors %d\x1b[K", now.Sub(began).Seconds(), bar, thousands(float64(done-last)/now.Sub(lastAt).Seconds()), failed)
+			a.control(a.err, "\r\x1b[K")
+			a.sayf("%3.0fs ▕%s▏ %9s/s   errors %d", now.Sub(began).Seconds(), bar, thousands(float64(done-last)/now.Sub(lastAt).Seconds()), failed)
 			last, lastAt = done, now
 		}
 	}
@@ -464,7 +465,7 @@ func (a *app) finish(ctx context.Context, r *benchResult, l *load, o *benchOptio
 		a.sayf(" saved %s   compare: yodel bench … --baseline %s --fail-if 'p99>+10%%'\n", path, path)
 	}
 	if baseline != nil && a.o.output == "table" {
-		a.printf("%s", compared(baseline, r))
+		a.print(compared(baseline, r))
 	}
 	for i := range l.counters {
 		if e := l.counters[i].firstError; e != nil {
@@ -498,24 +499,24 @@ func (r *benchResult) text(l *load) string {
 		all.merge(l.counters[i].all())
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, " calls %s   rate %s/s   ok %.3f%%   in %.1fs", thousands(float64(r.Calls)), thousands(r.Rate), 100*r.OK, r.Seconds)
+	fprintf(&b, " calls %s   rate %s/s   ok %.3f%%   in %.1fs", thousands(float64(r.Calls)), thousands(r.Rate), 100*r.OK, r.Seconds)
 	if r.BytesOut > 0 {
-		fmt.Fprintf(&b, "   bytes %s out / %s in", size(r.BytesOut), size(r.BytesIn))
+		fprintf(&b, "   bytes %s out / %s in", size(r.BytesOut), size(r.BytesIn))
 	}
 	x := r.Latency
-	fmt.Fprintf(&b, "\n latency  min %s  p50 %s  p90 %s  p99 %s  p99.9 %s  p99.99 %s  max %s\n", brief(x.Min), brief(x.P50), brief(x.P90), brief(x.P99), brief(x.P999), brief(x.P9999), brief(x.Max))
+	fprintf(&b, "\n latency  min %s  p50 %s  p90 %s  p99 %s  p99.9 %s  p99.99 %s  max %s\n", brief(x.Min), brief(x.P50), brief(x.P90), brief(x.P99), brief(x.P999), brief(x.P9999), brief(x.Max))
 	b.WriteString(all.String())
 	b.WriteString(" by instance")
 	for _, in := range r.Instances {
-		fmt.Fprintf(&b, "  %s %s p99 %s", in.Addr, percent(float64(in.Calls)/float64(max(r.Calls, 1))), brief(in.P99))
+		fprintf(&b, "  %s %s p99 %s", in.Addr, percent(float64(in.Calls)/float64(max(r.Calls, 1))), brief(in.P99))
 	}
 	b.WriteString("\n by code     ")
 	for _, code := range slices.Sorted(maps.Keys(r.Codes)) {
-		fmt.Fprintf(&b, " %s %s", code, thousands(float64(r.Codes[code])))
+		fprintf(&b, " %s %s", code, thousands(float64(r.Codes[code])))
 	}
 	b.WriteString("\n")
 	if r.Loop == "closed" {
-		fmt.Fprintf(&b, " note  a closed loop hides queueing (coordinated omission). For latency at a fixed load: --rate %.0f\n", max(r.Rate*0.65, 1))
+		fprintf(&b, " note  a closed loop hides queueing (coordinated omission). For latency at a fixed load: --rate %.0f\n", max(r.Rate*0.65, 1))
 	}
 	return b.String()
 }
@@ -650,7 +651,7 @@ func compared(before, now *benchResult) string {
 			continue
 		}
 		c := condition{name: name}
-		fmt.Fprintf(&b, "   %s %s → %s (%+.1f%%)", name, c.format(old), c.format(now.measure(name)), 100*(now.measure(name)/old-1))
+		fprintf(&b, "   %s %s → %s (%+.1f%%)", name, c.format(old), c.format(now.measure(name)), 100*(now.measure(name)/old-1))
 	}
 	return b.String() + "\n"
 }

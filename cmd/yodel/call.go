@@ -482,17 +482,17 @@ func (a *app) printReply(reply json.RawMessage) {
 	switch a.o.output {
 	case "yaml":
 		if b, err := asYAML(reply); err == nil {
-			a.printf("%s", b)
+			a.printEscaped(b)
 			return
 		}
 	case "json", "ndjson":
 		var b bytes.Buffer
 		if json.Compact(&b, reply) == nil {
-			a.printf("%s\n", b.Bytes())
+			a.printEscaped(append(b.Bytes(), '\n'))
 			return
 		}
 	}
-	a.printf("%s\n", oneLine(reply))
+	a.printEscaped([]byte(oneLine(reply) + "\n"))
 }
 
 // outcome describes a call that has ended in one line.

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"net"
 	"os"
@@ -118,10 +117,10 @@ func (a *app) drainTest(ctx context.Context, name, body string, o *drainOptions)
 		P99: r.Latency.P99, Max: r.Latency.Max,
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s  %s in %.1fs, %s restarted: %d lost   p99 %s  max %s\n", out.Method, plural(int(out.Calls), "call"), out.Seconds, plural(restarts, "instance"), out.Lost, brief(out.P99), brief(out.Max)) //nolint:gosec // fewer calls than 2^63
+	fprintf(&b, "%s  %s in %.1fs, %s restarted: %d lost   p99 %s  max %s\n", out.Method, plural(int(out.Calls), "call"), out.Seconds, plural(restarts, "instance"), out.Lost, brief(out.P99), brief(out.Max)) //nolint:gosec // fewer calls than 2^63
 	if out.Lost > 0 {
 		for _, code := range slices.Sorted(maps.Keys(out.Codes)) {
-			fmt.Fprintf(&b, "  %s %d\n", code, out.Codes[code])
+			fprintf(&b, "  %s %d\n", code, out.Codes[code])
 		}
 	}
 	if err := a.show(out, text(b.String()), func() []string { return []string{out.Method} }); err != nil {

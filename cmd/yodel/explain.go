@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -183,18 +182,18 @@ func (a *app) explainCall(ctx context.Context, t *target, service, method string
 		if i > 0 {
 			b.WriteString("  →  ")
 		}
-		fmt.Fprintf(&b, "%s %d", st.Name, len(st.Addrs))
+		fprintf(&b, "%s %d", st.Name, len(st.Addrs))
 	}
 	b.WriteString("\n")
 	for _, in := range s.Instances {
 		if in.Gets() {
-			fmt.Fprintf(&b, "  %-21s %s  weight %d of %d\n", in.Addr, orDash(in.Version), max(in.Weight, 1), total)
+			fprintf(&b, "  %-21s %s  weight %d of %d\n", in.Addr, orDash(in.Version), max(in.Weight, 1), total)
 		} else {
-			fmt.Fprintf(&b, "  %-21s %s  %s: %s\n", in.Addr, orDash(in.Version), in.State, in.Why)
+			fprintf(&b, "  %-21s %s  %s: %s\n", in.Addr, orDash(in.Version), in.State, in.Why)
 		}
 	}
 	for _, line := range t.ruleLines(ctx, service) {
-		fmt.Fprintf(&b, "  rule  %s\n", line)
+		fprintf(&b, "  rule  %s\n", line)
 	}
 	return a.show(stages, text(b.String()), func() []string { return stages[len(stages)-1].Addrs })
 }

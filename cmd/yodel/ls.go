@@ -295,7 +295,7 @@ func (a *app) lsService(ctx context.Context, f *fleet.Fleet, t *target, name str
 	if row.Note != "" {
 		head += ": " + row.Note
 	}
-	return a.show(row, text(head+"\n\n"+methods.String()+"\n"+instances.String()), func() []string {
+	return a.show(row, text(singleLine(head)+"\n\n"+methods.String()+"\n"+instances.String()), func() []string {
 		var names []string
 		for _, in := range row.Instances {
 			names = append(names, in.Addr)

@@ -137,7 +137,7 @@ func (a *app) override(ctx context.Context, o *changeOptions, service, addr stri
 		return err
 	}
 	if o.dryRun {
-		a.printf("%s@%s: %s → %s (dry run, nothing was changed)\n", service, addr, before, after)
+		a.printf("%s@%s: %s → %s (dry run, nothing was changed)\n", service, addr, before.String(), after.String())
 		return nil
 	}
 	if err := a.confirm(t, o.yes, service); err != nil {
@@ -148,7 +148,7 @@ func (a *app) override(ctx context.Context, o *changeOptions, service, addr stri
 	if err := registry.Override(ctx, registrar, service, addr, after.state, after.weight); err != nil {
 		return faultf(exitFailed, "%v", err)
 	}
-	a.printf("%s@%s: %s → %s\n", service, addr, before, after)
+	a.printf("%s@%s: %s → %s\n", service, addr, before.String(), after.String())
 	if drain {
 		return a.awaitIdle(ctx, f, service, addr)
 	}

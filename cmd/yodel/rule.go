@@ -496,7 +496,7 @@ func (a *app) ruleGet() *cobra.Command {
 						if err != nil {
 							return err
 						}
-						return a.show(&list[i], text(string(data)+"\n"), func() []string { return []string{args[1]} })
+						return a.show(&list[i], text(string(escaped(data))+"\n"), func() []string { return []string{args[1]} })
 					}
 					ids = append(ids, list[i].ID)
 				}
@@ -619,10 +619,10 @@ func (a *app) ruleHistory() *cobra.Command {
 				var b strings.Builder
 				for i := range changes {
 					ch := &changes[i]
-					fmt.Fprintf(&b, "%4d  %s  %s %s by %s: %s\n", ch.Revision, localTime(ch.At), ch.What, ch.Rule, ch.Author, ch.Reason)
+					fprintf(&b, "%4d  %s  %s %s by %s: %s\n", ch.Revision, localTime(ch.At), ch.What, ch.Rule, ch.Author, ch.Reason)
 					if a.o.verbose {
 						for _, line := range ch.Diff() {
-							fmt.Fprintf(&b, "        %s\n", line)
+							fprintf(&b, "        %s\n", line)
 						}
 					}
 				}
@@ -674,9 +674,9 @@ func (a *app) ruleExplain() *cobra.Command {
 				if !r.Active(time.Now()) {
 					state = "  (does not act: off, or expired)"
 				}
-				fmt.Fprintf(&b, "%s  %s%s\n  by %s: %s\n", r.ID, r.Sentence(), state, r.Author, r.Reason)
+				fprintf(&b, "%s  %s%s\n  by %s: %s\n", r.ID, r.Sentence(), state, r.Author, r.Reason)
 				if effect != nil && effect.Text != "" {
-					fmt.Fprintf(&b, "  effect (last minute, estimate): %s\n", effect.Text)
+					fprintf(&b, "  effect (last minute, estimate): %s\n", effect.Text)
 				}
 			}
 			if len(out) == 0 {

@@ -71,7 +71,7 @@ func (a *app) samples(ctx context.Context, f *fleet.Fleet, t *target, args []str
 		if i > 0 {
 			b.WriteByte('\n')
 		}
-		fmt.Fprintf(&b, "%s\n%s\n", all[i].Instance, all[i].String())
+		b.WriteString(singleLine(all[i].Instance) + "\n" + all[i].String() + "\n")
 	}
 	if len(all) == 0 && len(refused) == 0 {
 		a.sayf("No call has a record. Slow and failed calls have one, and calls with Call.Explain.\n")

@@ -238,6 +238,8 @@ func (m *topModel) screen() string {
 		lines = lines[:min(len(lines), m.height)]
 	}
 	for i, line := range lines {
+		line = singleLine(line) // tea obeys the control sequences in it
+		lines[i] = line
 		if runes := []rune(line); m.width > 0 && len(runes) > m.width {
 			lines[i] = string(runes[:m.width])
 		}
