@@ -115,7 +115,7 @@ func (a *app) dial(t *target, service string, o *callOptions) (*yodel.Client, er
 	if opts.Codec == nil {
 		opts.Codec = yodel.JSON
 	}
-	resolver := yodel.Static(a.addresses(t)...)
+	resolver := yodel.Static(t.addrs...)
 	if t.registry != nil {
 		resolver = t.source.Service(service)
 	}
@@ -146,9 +146,6 @@ func (a *app) dial(t *target, service string, o *callOptions) (*yodel.Client, er
 	}
 	return yodel.NewClient(resolver, &opts), nil
 }
-
-// addresses returns the addresses of a target without a registry.
-func (a *app) addresses(t *target) []string { return strings.Split(t.name, ",") }
 
 func (a *app) call(ctx context.Context, name, body string, o *callOptions) error {
 	if kinds := []string{"", "unary", "feed", "upload", "duplex"}; !slices.Contains(kinds, o.kind) {

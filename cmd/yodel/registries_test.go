@@ -168,6 +168,9 @@ func TestDNS(t *testing.T) {
 			t.Errorf("call over %s: %s%s", wire, out.out, out.err)
 		}
 	}
+	if out := yodel("call", "cli.Echo/Say", `"hello"`); out.out != `"hello"`+"\n" {
+		t.Errorf("call as the server speaks: %s%s", out.out, out.err)
+	}
 	if out := yodel("drain", "cli.Echo", "localhost:"+port); out.code != exitUsage || !strings.Contains(out.err, "need a registry") {
 		t.Errorf("drain: exit code %d, %s%s", out.code, out.out, out.err)
 	}

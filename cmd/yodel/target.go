@@ -38,6 +38,7 @@ import (
 type target struct {
 	name   string // for people, without secrets
 	source fleet.Source
+	addrs  []string // of the servers, without a registry
 	// registry is what the registry's package has made, for operators' settings and rules; nil
 	// without a registry.
 	registry any
@@ -64,7 +65,7 @@ func (a *app) openTarget(ctx context.Context) (*target, error) {
 				return nil, err
 			}
 		}
-		t.name, t.source = strings.Join(chosen.At, ","), fleet.Addresses(client, chosen.At...)
+		t.name, t.addrs, t.source = strings.Join(chosen.At, ","), chosen.At, fleet.Addresses(client, chosen.At...)
 		return t, nil
 	}
 	return t, t.open(ctx, chosen.Registry, a.o.timeout)
@@ -119,8 +120,8 @@ func (a *app) addressOf(e *yodel.Error) string {
 	if r := e.Report; r != nil && len(r.Attempts) > 0 {
 		return r.Attempts[len(r.Attempts)-1].Addr
 	}
-	if a.target != nil && a.target.registry == nil {
-		return a.addresses(a.target)[0]
+	if a.target != nil && len(a.target.addrs) > 0 {
+		return a.target.addrs[0]
 	}
 	return ""
 }
@@ -410,7 +411,8 @@ func (t *target) lookUp(ctx context.Context, name string, timeout time.Duration)
 		return faultf(exitUnreachable, "DNS names no instance of %s: %v", name, cmp.Or(err, errors.New("the name does not exist")))
 	}
 	slices.Sort(addrs)
-	t.source = fleet.Addresses(t.client, slices.Compact(addrs)...)
+	t.addrs = slices.Compact(addrs)
+	t.source = fleet.Addresses(t.client, t.addrs...)
 	return nil
 }
 
