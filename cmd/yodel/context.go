@@ -176,10 +176,14 @@ func (a *app) listContexts() error {
 // withoutSecrets returns the URL of a registry without the password.
 func withoutSecrets(text string) string {
 	p, err := parsePlace(text)
-	if err != nil || p.user == "" && p.query.Get("token") == "" {
-		return text
+	switch {
+	case text == "":
+		return ""
+	case err != nil:
+		scheme, _, _ := strings.Cut(text, ":")
+		return scheme + ":…"
 	}
-	return p.scheme + "://" + p.hosts + "/" + p.path
+	return p.String()
 }
 
 func (a *app) useContext(name string) error {

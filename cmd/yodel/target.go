@@ -253,6 +253,28 @@ func authorities(path string) (*x509.CertPool, error) {
 type place struct {
 	scheme, hosts, user, password, path string
 	query                               url.Values
+	unclear                             bool // an @ is where no user name is: a secret may be anywhere
+}
+
+// String returns the URL without the user name, the password and tokens.
+func (p *place) String() string {
+	if p.unclear {
+		return p.scheme + ":…"
+	}
+	said := p.scheme + ":" + p.path
+	if p.hosts != "" {
+		said = strings.TrimSuffix(p.scheme+"://"+p.hosts+"/"+p.path, "/")
+	}
+	plain := make(url.Values)
+	for key, values := range p.query {
+		if slices.Contains([]string{"layout", "prefix", "db", "dc", "namespace", "group", "v"}, key) {
+			plain[key] = values
+		}
+	}
+	if len(plain) > 0 {
+		said += "?" + plain.Encode()
+	}
+	return said
 }
 
 // parsePlace parses the URL of a registry.
@@ -271,6 +293,7 @@ func parsePlace(text string) (p place, err error) {
 		p.path = rest
 		return p, nil
 	}
+	defer func() { p.unclear = strings.Contains(p.hosts+p.path+query, "@") }()
 	p.hosts, p.path, _ = strings.Cut(rest, "/")
 	if i := strings.LastIndexByte(p.hosts, '@'); i >= 0 {
 		var user string
@@ -294,7 +317,7 @@ func (t *target) open(ctx context.Context, text string, timeout time.Duration) e
 	if err != nil {
 		return err
 	}
-	t.name = p.scheme + "://" + p.hosts + p.path
+	t.name = p.String()
 	common := registry.Options{Prefix: p.path, Logger: slog.New(slog.DiscardHandler)}
 	if p.query.Get("layout") == "rpcx" {
 		common.Layout = registry.RPCX
@@ -329,7 +352,6 @@ func (t *target) open(ctx context.Context, text string, timeout time.Duration) e
 		r := mdns.New(&mdns.Options{Interfaces: interfaces, Logger: common.Logger})
 		t.use(r, r.Close)
 	case "file":
-		t.name = "file:" + p.path
 		common.Prefix = p.query.Get("prefix")
 		t.use(file.New(p.path, &common), nil)
 	case "dns":
