@@ -22,6 +22,7 @@ type app struct {
 	in                    io.Reader
 	out, err              io.Writer // data, and talk
 	failed                error     // the first error of out
+	input                 *input    // in, once it is read
 	env                   func(string) string
 	inTTY, outTTY, errTTY bool
 

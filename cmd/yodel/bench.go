@@ -326,7 +326,7 @@ func (a *app) load(ctx context.Context, name, body string, o *callOptions, conns
 		done()
 		return nil, 0, nil, a.enrich(ctx, t, service, last, err)
 	}
-	input, end, err := a.body(body)
+	input, end, err := a.body(ctx, body)
 	if err != nil {
 		done()
 		return nil, 0, nil, err

@@ -172,7 +172,7 @@ func (a *app) call(ctx context.Context, name, body string, o *callOptions) error
 	if err != nil {
 		return a.enrich(ctx, t, service, last, err)
 	}
-	input, done, err := a.body(body)
+	input, done, err := a.body(ctx, body)
 	if err != nil {
 		return err
 	}
@@ -275,12 +275,12 @@ func notAMethod(service string) error {
 }
 
 // body returns the reader of a request.
-func (a *app) body(arg string) (r io.Reader, done func(), err error) {
+func (a *app) body(ctx context.Context, arg string) (r io.Reader, done func(), err error) {
 	switch {
 	case arg == "":
 		return strings.NewReader(""), func() {}, nil
 	case arg == "-":
-		return a.in, func() {}, nil
+		return a.stdin(ctx), func() {}, nil
 	case strings.HasPrefix(arg, "@"):
 		f, err := os.Open(arg[1:])
 		if err != nil {
@@ -299,8 +299,8 @@ func messages(r io.Reader) func() (*json.RawMessage, error) {
 	decoder := json.NewDecoder(r)
 	return func() (*json.RawMessage, error) {
 		var m json.RawMessage
-		if err := decoder.Decode(&m); errors.Is(err, io.EOF) {
-			return nil, io.EOF
+		if err := decoder.Decode(&m); errors.Is(err, io.EOF) || errors.Is(err, context.Canceled) {
+			return nil, err
 		} else if err != nil {
 			return nil, faultf(exitUsage, "the request is no JSON: %v", err)
 		}

@@ -92,7 +92,7 @@ func (a *app) drainTest(ctx context.Context, name, body string, o *drainOptions)
 	if o.dryRun {
 		return a.planDrain(ctx, f, t, service, o)
 	}
-	if err := a.confirm(t, o.yes, service); err != nil {
+	if err := a.confirm(ctx, t, o.yes, service); err != nil {
 		return err
 	}
 	l, _, end, err := a.load(ctx, name, body, &o.callOptions, 1)

@@ -140,7 +140,7 @@ func (a *app) override(ctx context.Context, o *changeOptions, service, addr stri
 		a.printf("%s@%s: %s → %s (dry run, nothing was changed)\n", service, addr, before.String(), after.String())
 		return nil
 	}
-	if err := a.confirm(t, o.yes, service); err != nil {
+	if err := a.confirm(ctx, t, o.yes, service); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.o.timeout+o.wait)
@@ -213,7 +213,7 @@ func (a *app) warn(s *fleet.Service, addr string, after setting) error {
 }
 
 // confirm asks for the name of the service in a guarded context.
-func (a *app) confirm(t *target, yes bool, service string) error {
+func (a *app) confirm(ctx context.Context, t *target, yes bool, service string) error {
 	if !t.guarded || yes {
 		return nil
 	}
@@ -221,7 +221,7 @@ func (a *app) confirm(t *target, yes bool, service string) error {
 		return faultf(exitUsage, "the context is guarded").with("next", "give --yes, or --dry-run to see what would change")
 	}
 	a.sayf("The context is guarded. Type %s to go on: ", service)
-	typed, err := bufio.NewReader(a.in).ReadString('\n')
+	typed, err := bufio.NewReader(a.stdin(ctx)).ReadString('\n')
 	if err != nil || strings.TrimSpace(typed) != service {
 		return faultf(exitUsage, "nothing was changed")
 	}

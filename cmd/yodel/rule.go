@@ -264,7 +264,8 @@ func (a *app) putRule(ctx context.Context, o *ruleOptions, r rules.Rule) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, a.o.timeout+5*time.Second)
+	outer := ctx
+	ctx, cancel := context.WithTimeout(outer, a.o.timeout+5*time.Second)
 	defer cancel()
 	all, err := book.List(ctx, r.Service)
 	if err != nil {
@@ -289,9 +290,11 @@ func (a *app) putRule(ctx context.Context, o *ruleOptions, r rules.Rule) error {
 		}
 		return a.show(&r, text(r.Sentence()+" (dry run, nothing was changed)\n"), func() []string { return []string{r.ID} })
 	}
-	if err := a.confirm(t, o.yes, r.Service); err != nil {
+	if err := a.confirm(outer, t, o.yes, r.Service); err != nil {
 		return err
 	}
+	ctx, cancel = context.WithTimeout(outer, a.o.timeout+5*time.Second) // the user may have typed for longer
+	defer cancel()
 	began := time.Now()
 	stored, err := book.Put(ctx, r)
 	if err != nil {
@@ -517,7 +520,7 @@ func (a *app) ruleSet() *cobra.Command {
 		Long: "docs/rules.md describes the JSON. Author, reason and expiry are those of the flags, if they are given.", Args: cobra.ExactArgs(1),
 		Example: `  yodel rule set '{"service":"shop.Pay","timeout":{"after":"200ms"}}' --reason CHG-88`,
 		RunE: func(c *cobra.Command, args []string) error {
-			r, done, err := a.body(args[0])
+			r, done, err := a.body(c.Context(), args[0])
 			if err != nil {
 				return err
 			}
@@ -560,7 +563,7 @@ func (a *app) changeBook(ctx context.Context, o *ruleOptions, service, what stri
 			a.printf(" would %s (dry run, nothing was changed)\n", what)
 			return nil
 		}
-		if err := a.confirm(t, o.yes, service); err != nil {
+		if err := a.confirm(ctx, t, o.yes, service); err != nil {
 			return err
 		}
 		ctx, cancel := context.WithTimeout(ctx, a.o.timeout)
