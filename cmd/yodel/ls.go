@@ -23,7 +23,8 @@ func (a *app) lsCommand() *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List services, or the methods and instances of one",
 		Long: "The services that need attention come first. Rates and latencies are those of the last minute.\n" +
-			"A server needs ServerOptions.Diagnostics to share them; without it they are shown as -.",
+			"A - stands for those of instances that had no calls, do not answer, or do not share them, which needs\n" +
+			"ServerOptions.Diagnostics.",
 		Example: "  yodel ls\n  yodel ls shop.Pay\n  yodel ls -o json\n  yodel ls --unhealthy --watch",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: a.withFleet(func(ctx context.Context, f *fleet.Fleet, t *target, args []string) error {

@@ -246,7 +246,9 @@ func (a *app) awaitIdle(ctx context.Context, f *fleet.Fleet, service, addr strin
 		case in == nil || in.State == fleet.Down:
 			a.printf("%s has left\n", addr)
 			return nil
-		case !in.Traffic.Known:
+		case in.State == fleet.Silent:
+			quiet = 0
+		case in.Live == nil && in.Stats == nil:
 			a.sayf("%s does not share its statistics, so it is unknown when it is idle\n", addr)
 			return nil
 		case in.Traffic.Inflight == 0 && in.State != fleet.Up && recent(in) == 0:
@@ -260,6 +262,9 @@ func (a *app) awaitIdle(ctx context.Context, f *fleet.Fleet, service, addr strin
 		select {
 		case <-time.After(300 * time.Millisecond):
 		case <-ctx.Done():
+			if in.State == fleet.Silent {
+				return faultf(exitCheck, "it is unknown whether %s is idle: %s", addr, in.Why)
+			}
 			return faultf(exitCheck, "%s is not idle yet: %d calls in flight", addr, in.Traffic.Inflight)
 		}
 	}
