@@ -223,7 +223,7 @@ func (a *app) root() *cobra.Command {
 	root.SetUsageFunc(func(c *cobra.Command) error {
 		example := c.Example
 		if example != "" {
-			fmt.Fprintf(c.OutOrStderr(), "Examples:\n%s\n\n", example)
+			_, _ = fmt.Fprintf(c.OutOrStderr(), "Examples:\n%s\n\n", example)
 		}
 		c.Example = ""
 		defer func() { c.Example = example }()

@@ -13,7 +13,7 @@ import (
 type input struct {
 	ctx     context.Context //nolint:containedctx // readers have no context
 	from    io.Reader
-	reading bool // whether a goroutine reads from from
+	reading bool // whether a goroutine is reading
 	read    chan piece
 	rest    piece
 }

@@ -223,8 +223,9 @@ func asYAML(data any) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var node yaml.Node // keeps the order of the fields; JSON is YAML
-	if err := yaml.Unmarshal(text, &node); err != nil {
+	// A node keeps the order of the fields. JSON is YAML, but for some characters that are escaped.
+	var node yaml.Node
+	if err := yaml.Unmarshal(escaped(text), &node); err != nil {
 		return nil, err
 	}
 	plain(&node)
