@@ -82,6 +82,9 @@ func (a *app) versionCommand() *cobra.Command {
 
 func (a *app) dev(ctx context.Context, o *devOptions) error {
 	kept := "kept between runs"
+	if o.memory && o.folder != devFolder {
+		return faultf(exitUsage, "--memory and --folder exclude each other")
+	}
 	if o.memory {
 		folder, err := os.MkdirTemp("", "yodel-dev")
 		if err != nil {

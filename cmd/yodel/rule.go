@@ -150,7 +150,10 @@ func parseTarget(text string) (rules.Target, error) {
 	}
 	keys := map[string]*string{"addr": &t.Addr, "version": &t.Version, "tag": &t.Tag, "group": &t.Group, "zone": &t.Zone}
 	for pair := range strings.SplitSeq(text, ",") {
-		key, value, _ := strings.Cut(pair, "=")
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok {
+			return t, faultf(exitUsage, "--to: %q is not KEY=VALUE", pair)
+		}
 		if keys[key] == nil {
 			return t, faultf(exitUsage, "--to: instances have no %q", key).with("keys", "addr, version, tag, group, zone")
 		}

@@ -217,6 +217,9 @@ func (a *app) clientOptions(p *profile) (_ *yodel.ClientOptions, err error) {
 	}
 	ca, cert, key := cmp.Or(a.o.ca, p.CA), cmp.Or(a.o.cert, p.Cert), cmp.Or(a.o.key, p.Key)
 	if !a.o.tls && !p.TLS && ca == "" && cert == "" {
+		if key != "" && cert == "" {
+			return nil, faultf(exitUsage, "--key needs --cert")
+		}
 		return o, nil
 	}
 	config := &stdtls.Config{MinVersion: stdtls.VersionTLS12}
