@@ -109,7 +109,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 func (a *app) report(ctx context.Context, err error) int {
 	var f *fault
 	var e *yodel.Error
-	code, help := exitUsage, [][2]string(nil)
+	code, help := exitFailed, [][2]string(nil)
 	switch {
 	case errors.As(err, &f):
 		code, help = f.code, f.help
@@ -131,9 +131,6 @@ func (a *app) report(ctx context.Context, err error) int {
 	text := clip(err.Error())
 	if f == nil {
 		text = singleLine(text) // the text of a fault is safe, and may have several lines
-	}
-	if f == nil && e == nil && code == exitUsage {
-		help = append(help, [2]string{"help", "yodel help"})
 	}
 	if text != "" {
 		a.say(text + "\n")
@@ -240,8 +237,9 @@ func (a *app) root() *cobra.Command {
 func (a *app) checkOptions(c *cobra.Command) (err error) {
 	c.Flags().Visit(func(f *flagOf) {
 		number := slices.Contains([]string{"int", "float64", "duration"}, f.Value.Type())
-		least := slices.Contains([]string{"timeout", "every", "deadline"}, f.Name) && strings.Trim(f.Value.String(), "0s") == ""
-		if number && (least || strings.HasPrefix(f.Value.String(), "-")) {
+		least := f.Name == "timeout" || f.Name == "every" || f.Name == "deadline" && c.Name() == "call" // bench has none by default
+		least = least && strings.Trim(f.Value.String(), "0s") == ""
+		if number && (least || slices.Contains([]string{"NaN", "+Inf"}, f.Value.String()) || strings.HasPrefix(f.Value.String(), "-")) {
 			err = faultf(exitUsage, "--%s cannot be %s", f.Name, f.Value)
 		}
 	})
