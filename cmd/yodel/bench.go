@@ -343,7 +343,7 @@ func (a *app) load(ctx context.Context, name, body string, o *callOptions, conns
 	in, err := one(messagesOf(m, input))
 	l = &load{client: client, method: m, args: in, deadline: o.deadline, patience: a.o.timeout}
 	if err == nil && m.Values {
-		l.args, err = values(*in, len(m.Args))
+		l.args, err = values(m, *in)
 	}
 	if err != nil {
 		done()

@@ -85,7 +85,8 @@ func wires() map[string]yodel.Wire {
 // typed are protocols whose messages the command cannot make of JSON.
 var typed = []string{"netrpc", "thrift", "dubbo"}
 
-// A speaking is a resolver whose instances speak one protocol only.
+// A speaking is a resolver with those instances of another one that keep selects. They speak one
+// protocol only if wire is set.
 type speaking struct {
 	of   yodel.Resolver
 	wire string
@@ -160,14 +161,22 @@ func (a *app) call(ctx context.Context, name, body string, o *callOptions) error
 		return err
 	}
 	defer func() { _ = t.close() }()
-	if o.explain {
-		return a.explainCall(ctx, t, service, last)
+	metadata := make(yodel.Metadata)
+	for _, pair := range o.metadata {
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok {
+			return faultf(exitUsage, "the metadata %q is not KEY=VALUE", pair)
+		}
+		metadata[key] = value
 	}
 	client, err := a.dial(t, service, o)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
+	if o.explain {
+		return a.explainCall(ctx, t, service, last, o)
+	}
 	m, err := a.method(ctx, client, service, last, o)
 	if err != nil {
 		return a.enrich(ctx, t, service, last, err)
@@ -177,14 +186,6 @@ func (a *app) call(ctx context.Context, name, body string, o *callOptions) error
 		return err
 	}
 	defer done()
-	metadata := make(yodel.Metadata)
-	for _, pair := range o.metadata {
-		key, value, ok := strings.Cut(pair, "=")
-		if !ok {
-			return faultf(exitUsage, "the metadata %q is not KEY=VALUE", pair)
-		}
-		metadata[key] = value
-	}
 	var whole []byte // the input, if it is needed several times
 	if o.repeat > 1 {
 		if whole, err = io.ReadAll(io.LimitReader(input, maxMessage)); err != nil {
@@ -377,7 +378,7 @@ func (a *app) unary(ctx context.Context, client *yodel.Client, m *introspect.Met
 	var reply json.RawMessage
 	call.Args, call.Reply = in, &reply
 	if m.Values {
-		if call.Args, err = values(*in, len(m.Args)); err != nil {
+		if call.Args, err = values(m, *in); err != nil {
 			return err
 		}
 		replies := make(yodel.Values, len(m.Results))
@@ -398,18 +399,28 @@ func (a *app) unary(ctx context.Context, client *yodel.Client, m *introspect.Met
 	return nil
 }
 
-// values returns the arguments of a method with several arguments.
-func values(in json.RawMessage, n int) (yodel.Values, error) {
+// argumentsOf returns the arguments in a request for a method with Values: an array of them, or the
+// only one. The array around the only argument may be left out, and must be if an array can be the
+// argument itself.
+func argumentsOf(m *introspect.Method, in json.RawMessage) ([]json.RawMessage, error) {
 	var list []json.RawMessage
-	if err := json.Unmarshal(in, &list); err != nil || len(list) != n {
-		switch n {
-		case 1:
-			list = []json.RawMessage{in}
-		case 0:
-			list = nil
-		default:
-			return nil, faultf(exitUsage, "the method takes %d arguments: give an array of them", n)
-		}
+	whole := json.Unmarshal(in, &list) != nil || len(list) != len(m.Args)
+	switch n := len(m.Args); {
+	case n == 1 && (whole || slices.Contains([]string{"array", "bytes", "any"}, m.Args[0].Kind)):
+		return []json.RawMessage{in}, nil
+	case n == 0:
+		return nil, nil
+	case whole:
+		return nil, faultf(exitUsage, "the method takes %d arguments: give an array of them", n)
+	}
+	return list, nil
+}
+
+// values returns the arguments of a method with Values.
+func values(m *introspect.Method, in json.RawMessage) (yodel.Values, error) {
+	list, err := argumentsOf(m, in)
+	if err != nil {
+		return nil, err
 	}
 	args := make(yodel.Values, len(list))
 	for i := range list {

@@ -141,7 +141,7 @@ func wrap(line string, width int) []string {
 }
 
 // explainCall says where a call would go, from what the registry and the instances say now.
-func (a *app) explainCall(ctx context.Context, t *target, service, method string) error {
+func (a *app) explainCall(ctx context.Context, t *target, service, method string, o *callOptions) error {
 	f := fleet.New(t.source, &fleet.Options{Timeout: a.o.timeout, Client: t.client})
 	defer f.Close()
 	s, err := a.service(ctx, f, t, service)
@@ -170,10 +170,15 @@ func (a *app) explainCall(ctx context.Context, t *target, service, method string
 	step("active", "not disabled, not draining", func(in *fleet.Instance) bool {
 		return in.State != fleet.Inactive && in.State != fleet.Draining
 	})
-	step("healthy", "reachable and not ejected", func(in *fleet.Instance) bool { return in.Gets() })
+	gets := (*fleet.Instance).Gets
+	step("healthy", "reachable and not ejected", gets)
+	if o.version != "" {
+		gets = func(in *fleet.Instance) bool { return in.Gets() && in.Version == o.version }
+		step("version", "of the version "+o.version, gets)
+	}
 	total := 0
 	for _, in := range s.Instances {
-		if in.Gets() {
+		if gets(in) {
 			total += max(in.Weight, 1)
 		}
 	}
@@ -186,9 +191,12 @@ func (a *app) explainCall(ctx context.Context, t *target, service, method string
 	}
 	b.WriteString("\n")
 	for _, in := range s.Instances {
-		if in.Gets() {
+		switch {
+		case gets(in):
 			fprintf(&b, "  %-21s %s  weight %d of %d\n", in.Addr, orDash(in.Version), max(in.Weight, 1), total)
-		} else {
+		case in.Gets():
+			fprintf(&b, "  %-21s %s  is of another version\n", in.Addr, orDash(in.Version))
+		default:
 			fprintf(&b, "  %-21s %s  %s: %s\n", in.Addr, orDash(in.Version), in.State, in.Why)
 		}
 	}
