@@ -39,6 +39,7 @@ type options struct {
 	watch    bool
 	every    time.Duration
 	timeout  time.Duration
+	patient  bool // the user has given timeout
 	verbose  bool
 	tls      bool
 	ca       string
@@ -201,7 +202,7 @@ func (a *app) root() *cobra.Command {
 	f.StringSliceVar(&a.o.at, "at", nil, "`HOST:PORT` of servers, instead of a registry")
 	f.StringVar(&a.o.context, "context", "", "`NAME` of the context to use")
 	f.StringVarP(&a.o.output, "output", "o", "table", "`FORMAT` of the output: table, json, ndjson, name or yaml")
-	f.DurationVar(&a.o.timeout, "timeout", 3*time.Second, "how long to wait for the registry, for a connection and for a reply")
+	f.DurationVar(&a.o.timeout, "timeout", 3*time.Second, "how long to wait for the registry, for a connection and for a reply; without it, each instance of a fleet has 1s")
 	f.BoolVarP(&a.o.verbose, "verbose", "v", false, "say more on stderr")
 	f.BoolVar(&a.o.tls, "tls", false, "connect with TLS, trusting the roots of this machine")
 	f.StringVar(&a.o.ca, "ca", "", "connect with TLS, trusting the authorities in this PEM `FILE`")
@@ -246,6 +247,7 @@ func (a *app) checkOptions(c *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
+	a.o.patient = c.Flags().Changed("timeout")
 	formats := []string{"table", "json", "ndjson", "name", "yaml"}
 	if !slices.Contains(formats, a.o.output) {
 		return faultf(exitUsage, "there is no output format %q", a.o.output).with("formats", "%s", strings.Join(formats, ", "))
@@ -344,6 +346,11 @@ func (a *app) again(ctx context.Context, f func() error) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// limited returns a context that ends when the registry, or a server, has had --timeout to answer.
+func (a *app) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, a.o.timeout)
 }
 
 // withFleet returns the RunE of a command that reads the fleet. With --watch, it runs run again and

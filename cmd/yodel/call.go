@@ -213,7 +213,7 @@ func (a *app) call(ctx context.Context, name, body string, o *callOptions) error
 // method asks a server for the description of a method. If the server does not describe itself, the
 // method is of the kind that the flag says.
 func (a *app) method(ctx context.Context, client *yodel.Client, service, last string, o *callOptions) (*introspect.Method, error) {
-	ctx, cancel := context.WithTimeout(ctx, a.o.timeout)
+	ctx, cancel := a.limited(ctx)
 	defer cancel()
 	info, err := inspect.Info.Call(ctx, client, &inspect.Empty{})
 	if err != nil {

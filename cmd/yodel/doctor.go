@@ -47,7 +47,16 @@ func (a *app) doctor(ctx context.Context, args []string) error {
 	}
 	defer done()
 	began := time.Now()
-	view, err := f.Read(ctx, args...)
+	if len(args) > 0 {
+		_, err = a.service(ctx, f, t, args[0])
+		if missing, ok := errors.AsType[*fault](err); ok && missing.code != exitUnreachable {
+			return err
+		}
+	}
+	var view *fleet.View
+	if err == nil {
+		view, err = f.Read(ctx, args...)
+	}
 	if err != nil {
 		if ctx.Err() != nil {
 			return err

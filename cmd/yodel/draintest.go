@@ -286,7 +286,7 @@ func (a *app) cycle(ctx context.Context, f *fleet.Fleet, t *target, service, add
 		return err
 	}
 	set := func(ctx context.Context, state string) error {
-		ctx, cancel := context.WithTimeout(ctx, a.o.timeout)
+		ctx, cancel := a.limited(ctx)
 		defer cancel()
 		return registry.Override(ctx, registrar, service, addr, state, before.weight)
 	}

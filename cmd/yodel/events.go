@@ -107,7 +107,7 @@ func (a *app) ruleEvents(ctx context.Context, t *target, service string) ([]intr
 	if err != nil {
 		return nil, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, a.o.timeout)
+	ctx, cancel := a.limited(ctx)
 	defer cancel()
 	changes, err := book.History(ctx, service)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 
 func (a *app) explainCommand() *cobra.Command {
 	return command(local, &cobra.Command{
-		Use:     "explain ID",
+		Use:     "explain [ID]",
 		Short:   "Say what the ID of an error means, what causes it, and how to fix it",
 		Long:    "It needs no network. Without an ID it lists all IDs.",
 		Example: "  yodel explain YDL1103",
@@ -200,7 +200,7 @@ func (a *app) explainCall(ctx context.Context, t *target, service, method string
 			fprintf(&b, "  %-21s %s  %s: %s\n", in.Addr, orDash(in.Version), in.State, in.Why)
 		}
 	}
-	for _, line := range t.ruleLines(ctx, service) {
+	for _, line := range a.ruleLines(ctx, t, service) {
 		fprintf(&b, "  rule  %s\n", line)
 	}
 	return a.show(stages, text(b.String()), func() []string { return stages[len(stages)-1].Addrs })

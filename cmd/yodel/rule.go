@@ -9,10 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os/user"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -37,23 +40,26 @@ func (t *target) book() (*rules.Book, error) {
 
 // active returns the active rules of a service, or of all services. It returns nothing if the
 // registry keeps no rules.
-func (t *target) active(ctx context.Context, service string) []rules.Rule {
+func (a *app) active(ctx context.Context, t *target, service string) []rules.Rule {
 	book, err := t.book()
 	if err != nil {
 		return nil
 	}
+	ctx, cancel := a.limited(ctx)
+	defer cancel()
 	all, err := book.List(ctx, service)
 	if err != nil {
-		return nil // the commands about rules report it
+		a.sayf("the rules cannot be read: %v\n", err)
+		return nil
 	}
 	now := time.Now()
 	return slices.DeleteFunc(all, func(r rules.Rule) bool { return !r.Active(now) })
 }
 
-// rules returns the kinds of the active rules by service.
-func (t *target) rules(ctx context.Context, service string) map[string][]string {
+// rulesOf returns the kinds of the active rules by service.
+func (a *app) rulesOf(ctx context.Context, t *target, service string) map[string][]string {
 	kinds := make(map[string][]string)
-	for _, r := range t.active(ctx, service) {
+	for _, r := range a.active(ctx, t, service) {
 		if !slices.Contains(kinds[r.Service], r.Kind()) {
 			kinds[r.Service] = append(kinds[r.Service], r.Kind())
 		}
@@ -62,9 +68,9 @@ func (t *target) rules(ctx context.Context, service string) map[string][]string 
 }
 
 // ruleLines returns the active rules of a service in words.
-func (t *target) ruleLines(ctx context.Context, service string) []string {
+func (a *app) ruleLines(ctx context.Context, t *target, service string) []string {
 	var lines []string
-	for _, r := range t.active(ctx, service) {
+	for _, r := range a.active(ctx, t, service) {
 		lines = append(lines, r.ID+": "+r.Sentence())
 	}
 	return lines
@@ -109,6 +115,9 @@ func (a *app) ruleCommand() *cobra.Command {
 	c.AddCommand(
 		a.ruleLs(), a.ruleGet(), a.ruleSet(),
 		a.ruleKind("weight SERVICE --to TARGET --percent N", "Change the share of the calls that some instances get", "--to v1.1.0 --percent 50", func(o *ruleOptions, r *rules.Rule) error {
+			if o.percent != math.Trunc(o.percent) {
+				return faultf(exitUsage, "--percent %v: the percentage of a weight is a whole number", o.percent)
+			}
 			to, err := parseTarget(o.to)
 			r.Weight = &rules.Weight{To: to, Percent: int(o.percent)}
 			return err
@@ -175,6 +184,9 @@ func (a *app) ruleKind(use, short, example string, fill func(*ruleOptions, *rule
 			if err := o.scope(&r); err != nil {
 				return err
 			}
+			if f := c.Flags().Lookup("percent"); f != nil && !f.Changed {
+				return faultf(exitUsage, "--percent is needed").with("usage", "%s", c.UseLine())
+			}
 			if err := fill(o, &r); err != nil {
 				return err
 			}
@@ -207,8 +219,11 @@ func (a *app) ruleKind(use, short, example string, fill func(*ruleOptions, *rule
 	case "disable":
 		f.StringArrayVar(&o.except, "except", nil, "`CALLER` whose calls are not refused")
 	}
-	if name == "canary" || name == "limit" {
-		f.StringVar(&o.by, "by", "", "caller, tenant, key, method or header:NAME: calls with the same value go together")
+	switch name {
+	case "canary":
+		f.StringVar(&o.by, "by", "", "caller, tenant, key or header:NAME: calls with the same value go the same way")
+	case "limit":
+		f.StringVar(&o.by, "by", "", "caller, tenant, method or header:NAME: each value has a limit of its own")
 	}
 	return c
 }
@@ -342,18 +357,7 @@ func (a *app) inForce(ctx context.Context, f *fleet.Fleet, r *rules.Rule) int {
 	for {
 		n := 0
 		if view, err := f.Read(ctx); err == nil {
-			for addr := range addressesOf(view) {
-				client := f.Client(addr)
-				if client == nil {
-					continue
-				}
-				now, err := rulesMethod.Call(ctx, client, &struct{}{})
-				if err == nil && slices.ContainsFunc(now.Rules, func(s introspect.RuleState) bool {
-					return s.Service == r.Service && s.ID == r.ID && s.Revision == r.Revision
-				}) {
-					n++
-				}
-			}
+			n = followers(ctx, f, addressesOf(view, false), r)
 		}
 		if n > 0 && n == last {
 			if same++; same == 2 {
@@ -371,20 +375,49 @@ func (a *app) inForce(ctx context.Context, f *fleet.Fleet, r *rules.Rule) int {
 	}
 }
 
+// followers asks the processes at addrs, at most 64 at a time, and returns how many follow a
+// revision of a rule. Each has a second to answer.
+func followers(ctx context.Context, f *fleet.Fleet, addrs []string, r *rules.Rule) int {
+	var n atomic.Int64
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, 64)
+	for _, addr := range addrs {
+		client := f.Client(addr)
+		if client == nil {
+			continue
+		}
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			ctx, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			now, err := rulesMethod.Call(ctx, client, &struct{}{})
+			if err == nil && slices.ContainsFunc(now.Rules, func(s introspect.RuleState) bool {
+				return s.Service == r.Service && s.ID == r.ID && s.Revision == r.Revision
+			}) {
+				n.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	return int(n.Load())
+}
+
 // rulesMethod returns the rules that a process follows.
 const rulesMethod yodel.Method[struct{}, introspect.Rules] = "yodel.Rules"
 
-// addressesOf returns the addresses of the instances that answer.
-func addressesOf(view *fleet.View) map[string]bool {
-	addrs := make(map[string]bool)
+// addressesOf returns the addresses of the instances that can be asked, each once. Silent ones can
+// be asked by a command that has the time.
+func addressesOf(view *fleet.View, silent bool) (addrs []string) {
 	for _, s := range view.Services {
 		for _, in := range s.Instances {
-			if in.State != fleet.Down && in.State != fleet.Silent && in.State != fleet.Listed {
-				addrs[in.Addr] = true
+			if in.State != fleet.Down && in.State != fleet.Listed && (silent || in.State != fleet.Silent) {
+				addrs = append(addrs, in.Addr)
 			}
 		}
 	}
-	return addrs
+	slices.Sort(addrs)
+	return slices.Compact(addrs)
 }
 
 // refused returns the fault for the problems of a rule that are not warnings.
@@ -447,7 +480,7 @@ func (a *app) withBook(ctx context.Context, f func(ctx context.Context, t *targe
 }
 
 func (a *app) listRules(ctx context.Context, book *rules.Book, service string, all bool) error {
-	ctx, cancel := context.WithTimeout(ctx, a.o.timeout)
+	ctx, cancel := a.limited(ctx)
 	defer cancel()
 	list, err := book.List(ctx, service)
 	if err != nil {
@@ -474,7 +507,11 @@ func (a *app) listRules(ctx context.Context, book *rules.Book, service string, a
 		}
 		t.add(r.Service, r.ID, r.Kind(), state, expires, r.Author, r.Sentence())
 	}
-	if len(out) == 0 {
+	switch {
+	case len(out) > 0:
+	case len(list) > 0:
+		a.sayf("No rule is active. %s off or expired: yodel rule ls --all\n", plural(len(list), "rule"))
+	default:
 		a.sayf("There are no rules. yodel rule canary SERVICE --to VERSION --percent 10 --reason … writes one.\n")
 	}
 	return a.show(out, t, func() []string {

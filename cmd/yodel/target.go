@@ -126,7 +126,8 @@ func (a *app) addressOf(e *yodel.Error) string {
 	return ""
 }
 
-// speaksTLS reports whether a server at addr completes a TLS handshake. Nothing is sent to it.
+// speaksTLS reports whether a server at addr answers a TLS handshake. Nothing but the handshake is
+// sent to it.
 func speaksTLS(ctx context.Context, addr string) bool {
 	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
@@ -216,10 +217,10 @@ func (a *app) clientOptions(p *profile) (_ *yodel.ClientOptions, err error) {
 		o.ConnMetadata = yodel.Metadata{"authorization": "Bearer " + token}
 	}
 	ca, cert, key := cmp.Or(a.o.ca, p.CA), cmp.Or(a.o.cert, p.Cert), cmp.Or(a.o.key, p.Key)
+	if key != "" && cert == "" {
+		return nil, faultf(exitUsage, "--key needs --cert")
+	}
 	if !a.o.tls && !p.TLS && ca == "" && cert == "" {
-		if key != "" && cert == "" {
-			return nil, faultf(exitUsage, "--key needs --cert")
-		}
 		return o, nil
 	}
 	config := &stdtls.Config{MinVersion: stdtls.VersionTLS12}
@@ -387,34 +388,12 @@ func (t *target) openKubernetes(p *place, common registry.Options, timeout time.
 	return nil
 }
 
-// resolving is what all registries can do.
-type resolving interface {
-	Service(name string) yodel.Resolver
-}
-
 // use makes r the registry of the target.
-func (t *target) use(r resolving, end func() error) {
-	t.registry = r
+func (t *target) use(r fleet.Source, end func() error) {
+	t.registry, t.source = r, r
 	if end != nil {
 		t.close = end
 	}
-	source, ok := r.(fleet.Source)
-	if !ok {
-		source = unlisted{r, t.name}
-	}
-	t.source = source
-}
-
-// unlisted is a registry that cannot list its services.
-type unlisted struct {
-	resolving
-
-	name string
-}
-
-// Services implements fleet.Source.
-func (u unlisted) Services(context.Context) ([]string, error) {
-	return nil, faultf(exitUsage, "%s does not list its services", u.name).with("try", "yodel ls SERVICE")
 }
 
 // lookUp resolves a name of DNS once. The fleet is the servers at its addresses.
@@ -447,7 +426,11 @@ func (a *app) fleet(ctx context.Context) (f *fleet.Fleet, t *target, done func()
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	f = fleet.New(t.source, &fleet.Options{Timeout: min(a.o.timeout, time.Second), Client: t.client})
+	limit := a.o.timeout
+	if !a.o.patient {
+		limit = min(limit, time.Second)
+	}
+	f = fleet.New(t.source, &fleet.Options{Timeout: limit, Client: t.client})
 	return f, t, func() { f.Close(); _ = t.close() }, nil
 }
 
