@@ -195,6 +195,13 @@ func (a *app) planDrain(ctx context.Context, f *fleet.Fleet, t *target, service 
 	if err != nil {
 		return err
 	}
+	type planned struct {
+		Service  string `json:"service"`
+		Instance string `json:"instance"`
+		How      string `json:"how"`
+	}
+	plan := []planned{}
+	var b strings.Builder
 	for _, addr := range serving(s) {
 		how := "drain it by an operator's setting, and enable it again"
 		if o.restart != "" {
@@ -202,10 +209,11 @@ func (a *app) planDrain(ctx context.Context, f *fleet.Fleet, t *target, service 
 				return err
 			}
 		}
-		a.printf("%s@%s: %s\n", service, addr, how)
+		plan = append(plan, planned{service, addr, how})
+		fprintf(&b, "%s@%s: %s\n", service, addr, how)
 	}
-	a.printf("%s, %s (dry run, nothing was called or restarted)\n", plural(len(serving(s)), "instance"), plural(max(o.rounds, 1), "round"))
-	return nil
+	fprintf(&b, "%s, %s (dry run, nothing was called or restarted)\n", plural(len(plan), "instance"), plural(max(o.rounds, 1), "round"))
+	return a.show(plan, text(b.String()), func() []string { return serving(s) })
 }
 
 var plainAddress = regexp.MustCompile(`^[][a-zA-Z0-9.:/_-]+$`)

@@ -528,29 +528,40 @@ func (a *app) ruleGet() *cobra.Command {
 		Use: "get SERVICE ID", Short: "Print a rule as JSON", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeService,
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.withBook(c.Context(), func(ctx context.Context, _ *target, book *rules.Book) error {
-				list, err := book.List(ctx, args[0])
+				r, err := a.rule(ctx, book, args[0], args[1])
 				if err != nil {
-					return faultf(exitUnreachable, "%v", err)
+					return err
 				}
-				var ids []string
-				for i := range list {
-					if list[i].ID == args[1] {
-						data, err := json.MarshalIndent(&list[i], "", "  ")
-						if err != nil {
-							return err
-						}
-						return a.show(&list[i], text(string(escaped(data))+"\n"), func() []string { return []string{args[1]} })
-					}
-					ids = append(ids, list[i].ID)
+				data, err := json.MarshalIndent(r, "", "  ")
+				if err != nil {
+					return err
 				}
-				f := faultf(exitFailed, "not_found: %s has no rule %q", args[0], args[1])
-				if near := nearest(args[1], ids); near != "" {
-					f.addf("did you mean", "%s", near)
-				}
-				return f.with("rules", "yodel rule ls %s", args[0])
+				return a.show(r, text(string(escaped(data))+"\n"), func() []string { return []string{args[1]} })
 			})
 		},
 	}))
+}
+
+// rule reads a rule. If it does not exist, the error names the most similar one.
+func (a *app) rule(ctx context.Context, book *rules.Book, service, id string) (*rules.Rule, error) {
+	ctx, cancel := a.limited(ctx)
+	defer cancel()
+	list, err := book.List(ctx, service)
+	if err != nil {
+		return nil, faultf(exitUnreachable, "%v", err)
+	}
+	var ids []string
+	for i := range list {
+		if list[i].ID == id {
+			return &list[i], nil
+		}
+		ids = append(ids, list[i].ID)
+	}
+	f := faultf(exitFailed, "not_found: %s has no rule %q", service, id)
+	if near := nearest(id, ids); near != "" {
+		f.addf("did you mean", "%s", near)
+	}
+	return nil, f.with("rules", "yodel rule ls %s", service)
 }
 
 func (a *app) ruleSet() *cobra.Command {
@@ -596,23 +607,31 @@ func faultOf(err error) error {
 	return &rules.InvalidError{Problems: []rules.Problem{{ID: "YDL-R001", Text: err.Error()}}}
 }
 
-// changeBook runs a command that changes rules.
-func (a *app) changeBook(ctx context.Context, o *ruleOptions, service, what string, f func(ctx context.Context, book *rules.Book) error) error {
+// changeBook runs a command that changes rules by f. With --dry-run, check says whether f would
+// fail.
+func (a *app) changeBook(ctx context.Context, o *ruleOptions, service, what string, check, f func(ctx context.Context, book *rules.Book) error) error {
 	return a.withBook(ctx, func(ctx context.Context, t *target, book *rules.Book) error {
+		out := struct {
+			Service string `json:"service"`
+			What    string `json:"what"`
+			DryRun  bool   `json:"dryRun,omitempty"`
+		}{service, what, o.dryRun}
+		names := func() []string { return []string{service} }
 		if o.dryRun {
-			a.printf(" would %s (dry run, nothing was changed)\n", what)
-			return nil
+			if err := check(ctx, book); err != nil {
+				return err
+			}
+			return a.show(out, text(" would "+singleLine(what)+" (dry run, nothing was changed)\n"), names)
 		}
 		if err := a.confirm(ctx, t, o.yes, service); err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(ctx, a.o.timeout)
+		ctx, cancel := a.limited(ctx)
 		defer cancel()
 		if err := f(ctx, book); err != nil {
 			return ruleFault(err)
 		}
-		a.printf(" did %s\n", what)
-		return nil
+		return a.show(out, text(" did "+singleLine(what)+"\n"), names)
 	})
 }
 
@@ -622,6 +641,9 @@ func (a *app) ruleRm() *cobra.Command {
 		Use: "rm SERVICE ID", Short: "Remove a rule", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeService,
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.changeBook(c.Context(), o, args[0], "remove rule "+args[1]+" of "+args[0], func(ctx context.Context, book *rules.Book) error {
+				_, err := a.rule(ctx, book, args[0], args[1])
+				return err
+			}, func(ctx context.Context, book *rules.Book) error {
 				return book.Remove(ctx, args[0], args[1], o.author, o.reason)
 			})
 		},
@@ -642,6 +664,17 @@ func (a *app) ruleRollback() *cobra.Command {
 				return faultf(exitUsage, "%q is no revision", args[1]).with("next", "yodel rule history %s", args[0])
 			}
 			return a.changeBook(c.Context(), o, args[0], fmt.Sprintf("roll the rules of %s back to revision %d", args[0], revision), func(ctx context.Context, book *rules.Book) error {
+				ctx, cancel := a.limited(ctx)
+				defer cancel()
+				changes, err := book.History(ctx, args[0])
+				if err != nil {
+					return faultf(exitUnreachable, "%v", err)
+				}
+				if revision > 0 && !slices.ContainsFunc(changes, func(ch rules.Change) bool { return ch.Revision == revision }) {
+					return faultf(exitFailed, "not_found: %s has no revision %d", args[0], revision).with("next", "yodel rule history %s", args[0])
+				}
+				return nil
+			}, func(ctx context.Context, book *rules.Book) error {
 				return book.Rollback(ctx, args[0], revision, o.author, o.reason)
 			})
 		},
@@ -655,6 +688,8 @@ func (a *app) ruleHistory() *cobra.Command {
 		Use: "history SERVICE", Short: "List the changes of the rules of a service, the newest first", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeService,
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.withBook(c.Context(), func(ctx context.Context, _ *target, book *rules.Book) error {
+				ctx, cancel := a.limited(ctx)
+				defer cancel()
 				changes, err := book.History(ctx, args[0])
 				if err != nil {
 					return faultf(exitUnreachable, "%v", err)
@@ -690,7 +725,9 @@ func (a *app) ruleExplain() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			list, err := book.List(ctx, args[0])
+			reading, cancel := a.limited(ctx)
+			defer cancel()
+			list, err := book.List(reading, args[0])
 			if err != nil {
 				return faultf(exitUnreachable, "%v", err)
 			}
