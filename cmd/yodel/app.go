@@ -101,7 +101,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	case ctx.Err() == nil:
 		return a.report(ctx, err)
 	case ok && f.code != exitUnreachable: // it may say what the interrupted command has left behind
-		a.report(ctx, err) //nolint:contextcheck // it only prints
+		a.report(ctx, err)
 	}
 	return exitInterrupted
 }

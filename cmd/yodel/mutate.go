@@ -168,10 +168,7 @@ func (a *app) override(ctx context.Context, o *changeOptions, service, addr stri
 	if out.Drained, err = a.awaitIdle(ctx, f, service, addr); err != nil {
 		return err
 	}
-	said = ""
-	if out.Drained != "unknown" {
-		said = strings.Replace(addr+" is "+out.Drained+"\n", "is left", "has left", 1)
-	}
+	said = map[string]string{"idle": addr + " is idle\n", "left": addr + " has left\n"}[out.Drained]
 	return a.show(out, text(said), out.names)
 }
 

@@ -67,7 +67,10 @@ func TestUsage(t *testing.T) {
 		{"dev --memory --folder x", exitUsage, "exclude each other"},
 	} {
 		args := strings.Split(strings.ReplaceAll(test.args, "{addr}", addr), " ")
-		if r := yodelWith(t.Context(), strings.NewReader(""), env, args...); r.code != test.code || !strings.Contains(r.out+r.err, test.want) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // dev goes on until Ctrl-C
+		r := yodelWith(ctx, strings.NewReader(""), env, args...)
+		cancel()
+		if r.code != test.code || !strings.Contains(r.out+r.err, test.want) {
 			t.Errorf("yodel %s: exit code %d, want %d and %q:\n%s%s", test.args, r.code, test.code, test.want, r.out, r.err)
 		}
 	}
