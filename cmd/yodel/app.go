@@ -21,6 +21,8 @@ import (
 type app struct {
 	in                    io.Reader
 	out, err              io.Writer // data, and talk
+	failed                error     // the first error of out
+	input                 *input    // in, once it is read
 	env                   func(string) string
 	inTTY, outTTY, errTTY bool
 
@@ -37,6 +39,7 @@ type options struct {
 	watch    bool
 	every    time.Duration
 	timeout  time.Duration
+	patient  bool // the user has given timeout
 	verbose  bool
 	tls      bool
 	ca       string
@@ -65,11 +68,13 @@ type fault struct {
 func (f *fault) Error() string { return f.text }
 
 func faultf(code int, format string, args ...any) *fault {
+	singleLines(args)
 	return &fault{code: code, text: fmt.Sprintf(format, args...)}
 }
 
 // addf adds a line that helps.
 func (f *fault) addf(heading, format string, args ...any) {
+	singleLines(args)
 	f.help = append(f.help, [2]string{heading, fmt.Sprintf(format, args...)})
 }
 
@@ -88,19 +93,24 @@ func (a *app) run(ctx context.Context, args []string) int {
 	root.SetErr(a.err)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
+		err = a.unwritten()
+	}
+	switch f, ok := errors.AsType[*fault](err); {
+	case err == nil:
 		return exitOK
+	case ctx.Err() == nil:
+		return a.report(ctx, err)
+	case ok && f.code != exitUnreachable: // it may say what the interrupted command has left behind
+		a.report(ctx, err)
 	}
-	if ctx.Err() != nil {
-		return exitInterrupted
-	}
-	return a.report(ctx, err)
+	return exitInterrupted
 }
 
 // report prints an error and returns its exit code.
 func (a *app) report(ctx context.Context, err error) int {
 	var f *fault
 	var e *yodel.Error
-	code, help := exitUsage, [][2]string(nil)
+	code, help := exitFailed, [][2]string(nil)
 	switch {
 	case errors.As(err, &f):
 		code, help = f.code, f.help
@@ -120,11 +130,11 @@ func (a *app) report(ctx context.Context, err error) int {
 		code = exitUnreachable
 	}
 	text := clip(err.Error())
-	if f == nil && e == nil && code == exitUsage {
-		help = append(help, [2]string{"help", "yodel help"})
+	if f == nil {
+		text = singleLine(text) // the text of a fault is safe, and may have several lines
 	}
 	if text != "" {
-		a.sayf("%s\n", text)
+		a.say(text + "\n")
 	}
 	for _, line := range help {
 		a.sayf("  %-14s %s\n", line[0], line[1])
@@ -159,12 +169,6 @@ func unreached(e *yodel.Error) bool {
 	return e.AboutConnection() || e.OfClient() && (e.Code == yodel.Unavailable || e.ID == lateID)
 }
 
-// sayf prints talk, which is not data.
-func (a *app) sayf(format string, args ...any) { _, _ = fmt.Fprintf(a.err, format, args...) }
-
-// printf prints data.
-func (a *app) printf(format string, args ...any) { _, _ = fmt.Fprintf(a.out, format, args...) }
-
 // tags of commands in their help.
 const (
 	reads  = "read"  // the command changes nothing
@@ -198,7 +202,7 @@ func (a *app) root() *cobra.Command {
 	f.StringSliceVar(&a.o.at, "at", nil, "`HOST:PORT` of servers, instead of a registry")
 	f.StringVar(&a.o.context, "context", "", "`NAME` of the context to use")
 	f.StringVarP(&a.o.output, "output", "o", "table", "`FORMAT` of the output: table, json, ndjson, name or yaml")
-	f.DurationVar(&a.o.timeout, "timeout", 3*time.Second, "how long to wait for the registry, for a connection and for a reply")
+	f.DurationVar(&a.o.timeout, "timeout", 3*time.Second, "how long to wait for the registry, for a connection and for a reply; without it, each instance of a fleet has 1s")
 	f.BoolVarP(&a.o.verbose, "verbose", "v", false, "say more on stderr")
 	f.BoolVar(&a.o.tls, "tls", false, "connect with TLS, trusting the roots of this machine")
 	f.StringVar(&a.o.ca, "ca", "", "connect with TLS, trusting the authorities in this PEM `FILE`")
@@ -234,14 +238,16 @@ func (a *app) root() *cobra.Command {
 func (a *app) checkOptions(c *cobra.Command) (err error) {
 	c.Flags().Visit(func(f *flagOf) {
 		number := slices.Contains([]string{"int", "float64", "duration"}, f.Value.Type())
-		least := slices.Contains([]string{"timeout", "every", "deadline"}, f.Name) && strings.Trim(f.Value.String(), "0s") == ""
-		if number && (least || strings.HasPrefix(f.Value.String(), "-")) {
+		least := f.Name == "timeout" || f.Name == "every" || f.Name == "deadline" && c.Name() == "call" // bench has none by default
+		least = least && strings.Trim(f.Value.String(), "0s") == ""
+		if number && (least || slices.Contains([]string{"NaN", "+Inf"}, f.Value.String()) || strings.HasPrefix(f.Value.String(), "-")) {
 			err = faultf(exitUsage, "--%s cannot be %s", f.Name, f.Value)
 		}
 	})
 	if err != nil {
 		return err
 	}
+	a.o.patient = c.Flags().Changed("timeout")
 	formats := []string{"table", "json", "ndjson", "name", "yaml"}
 	if !slices.Contains(formats, a.o.output) {
 		return faultf(exitUsage, "there is no output format %q", a.o.output).with("formats", "%s", strings.Join(formats, ", "))
@@ -324,7 +330,7 @@ func distance(a, b string) int {
 func (a *app) again(ctx context.Context, f func() error) error {
 	for {
 		if a.o.watch && a.outTTY {
-			a.printf("\x1b[H\x1b[2J")
+			a.control(a.out, "\x1b[H\x1b[2J")
 		}
 		err := f()
 		failed, _ := errors.AsType[*fault](err)
@@ -340,6 +346,11 @@ func (a *app) again(ctx context.Context, f func() error) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// limited returns a context that ends when the registry, or a server, has had --timeout to answer.
+func (a *app) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, a.o.timeout)
 }
 
 // withFleet returns the RunE of a command that reads the fleet. With --watch, it runs run again and

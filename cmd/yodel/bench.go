@@ -140,10 +140,15 @@ type counter struct {
 	_            [64]byte // keeps the counters of callers on cache lines of their own
 }
 
-// run runs callers until ctx ends, and returns when all calls have ended. If some have not ended
-// within the patience, it closes the client.
-func (l *load) run(ctx context.Context, callers int) {
+// prepare makes the counters of a run, before anything reads them.
+func (l *load) prepare(callers int) *load {
 	l.counters = make([]counter, callers)
+	return l
+}
+
+// run runs the callers until ctx ends, and returns when all calls have ended. If some have not
+// ended within the patience, it closes the client. A call of prepare precedes each run.
+func (l *load) run(ctx context.Context) {
 	l.due.Store(0)
 	l.began = time.Now()
 	var wg sync.WaitGroup
@@ -281,12 +286,15 @@ func (a *app) bench(ctx context.Context, name, body string, o *benchOptions) err
 		a.printf("yodel bench %s   %d callers, %s, %s (+%s warm-up), payload %d B, %s\n", shown(l.method.Name), o.callers, loop, o.length, o.warmUp, payload, plural(len(l.client.Endpoints()), "instance"))
 	}
 	warm, cancel := context.WithTimeout(ctx, o.warmUp)
-	l.run(warm, o.callers)
+	l.prepare(o.callers).run(warm)
 	cancel()
 	for i := range l.counters {
 		if e := l.counters[i].firstError; e != nil && (l.late.Load() || l.counters[i].done.Load() == l.counters[i].failed.Load()) {
 			return e // nothing works, so there is nothing to measure
 		}
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	outBefore, inBefore := bytesOf(l.client)
 	began := time.Now()
@@ -326,7 +334,7 @@ func (a *app) load(ctx context.Context, name, body string, o *callOptions, conns
 		done()
 		return nil, 0, nil, a.enrich(ctx, t, service, last, err)
 	}
-	input, end, err := a.body(body)
+	input, end, err := a.body(ctx, body)
 	if err != nil {
 		done()
 		return nil, 0, nil, err
@@ -335,7 +343,7 @@ func (a *app) load(ctx context.Context, name, body string, o *callOptions, conns
 	in, err := one(messagesOf(m, input))
 	l = &load{client: client, method: m, args: in, deadline: o.deadline, patience: a.o.timeout}
 	if err == nil && m.Values {
-		l.args, err = values(*in, len(m.Args))
+		l.args, err = values(m, *in)
 	}
 	if err != nil {
 		done()
@@ -384,9 +392,10 @@ func bytesOf(c *yodel.Client) (out, in uint64) {
 // that the callers need anyway.
 func (a *app) progress(ctx context.Context, l *load, o *benchOptions) {
 	ended := make(chan struct{})
+	l.prepare(o.callers)
 	go func() {
 		defer close(ended)
-		l.run(ctx, o.callers)
+		l.run(ctx)
 	}()
 	if !a.errTTY || a.o.output != "table" {
 		<-ended
@@ -398,13 +407,14 @@ func (a *app) progress(ctx context.Context, l *load, o *benchOptions) {
 	for {
 		select {
 		case <-ended:
-			a.sayf("\r\x1b[K")
+			a.control(a.err, "\r\x1b[K")
 			return
 		case now := <-ticker.C:
 			done, failed := l.totals()
 			share := min(now.Sub(began).Seconds()/o.length.Seconds(), 1)
 			bar := strings.Repeat("█", int(share*30)) + strings.Repeat("░", 30-int(share*30))
-			a.sayf("\r%3.0fs ▕%s▏ %9s/s   errors %d\x1b[K", now.Sub(began).Seconds(), bar, thousands(float64(done-last)/now.Sub(lastAt).Seconds()), failed)
+			a.control(a.err, "\r\x1b[K")
+			a.sayf("%3.0fs ▕%s▏ %9s/s   errors %d", now.Sub(began).Seconds(), bar, thousands(float64(done-last)/now.Sub(lastAt).Seconds()), failed)
 			last, lastAt = done, now
 		}
 	}
@@ -453,18 +463,20 @@ func (a *app) finish(ctx context.Context, r *benchResult, l *load, o *benchOptio
 	if err := a.show(r, text(r.text(l)), func() []string { return []string{r.Method} }); err != nil {
 		return err
 	}
+	var unsaved error
 	if !o.noSave {
 		path := o.save
 		if path == "" {
 			path = filepath.Join(".yodel", "bench", time.Now().Format("2006-01-02T150405")+".json")
 		}
-		if err := writeResult(path, r); err != nil {
-			return err
+		if unsaved = writeResult(path, r); unsaved != nil {
+			a.sayf(" the result is not saved: %v\n", unsaved)
+		} else {
+			a.sayf(" saved %s   compare: yodel bench … --baseline %s --fail-if 'p99>+10%%'\n", path, path)
 		}
-		a.sayf(" saved %s   compare: yodel bench … --baseline %s --fail-if 'p99>+10%%'\n", path, path)
 	}
 	if baseline != nil && a.o.output == "table" {
-		a.printf("%s", compared(baseline, r))
+		a.print(compared(baseline, r))
 	}
 	for i := range l.counters {
 		if e := l.counters[i].firstError; e != nil {
@@ -485,8 +497,11 @@ func (a *app) finish(ctx context.Context, r *benchResult, l *load, o *benchOptio
 			broken.text = strings.TrimPrefix(broken.text+"\n"+why, "\n")
 		}
 	}
-	if broken.text != "" {
+	switch {
+	case broken.text != "":
 		return broken
+	case unsaved != nil:
+		return &fault{code: exitFailed} // it is said above
 	}
 	return nil
 }
@@ -498,24 +513,24 @@ func (r *benchResult) text(l *load) string {
 		all.merge(l.counters[i].all())
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, " calls %s   rate %s/s   ok %.3f%%   in %.1fs", thousands(float64(r.Calls)), thousands(r.Rate), 100*r.OK, r.Seconds)
+	fprintf(&b, " calls %s   rate %s/s   ok %.3f%%   in %.1fs", thousands(float64(r.Calls)), thousands(r.Rate), 100*r.OK, r.Seconds)
 	if r.BytesOut > 0 {
-		fmt.Fprintf(&b, "   bytes %s out / %s in", size(r.BytesOut), size(r.BytesIn))
+		fprintf(&b, "   bytes %s out / %s in", size(r.BytesOut), size(r.BytesIn))
 	}
 	x := r.Latency
-	fmt.Fprintf(&b, "\n latency  min %s  p50 %s  p90 %s  p99 %s  p99.9 %s  p99.99 %s  max %s\n", brief(x.Min), brief(x.P50), brief(x.P90), brief(x.P99), brief(x.P999), brief(x.P9999), brief(x.Max))
+	fprintf(&b, "\n latency  min %s  p50 %s  p90 %s  p99 %s  p99.9 %s  p99.99 %s  max %s\n", brief(x.Min), brief(x.P50), brief(x.P90), brief(x.P99), brief(x.P999), brief(x.P9999), brief(x.Max))
 	b.WriteString(all.String())
 	b.WriteString(" by instance")
 	for _, in := range r.Instances {
-		fmt.Fprintf(&b, "  %s %s p99 %s", in.Addr, percent(float64(in.Calls)/float64(max(r.Calls, 1))), brief(in.P99))
+		fprintf(&b, "  %s %s p99 %s", in.Addr, percent(float64(in.Calls)/float64(max(r.Calls, 1))), brief(in.P99))
 	}
 	b.WriteString("\n by code     ")
 	for _, code := range slices.Sorted(maps.Keys(r.Codes)) {
-		fmt.Fprintf(&b, " %s %s", code, thousands(float64(r.Codes[code])))
+		fprintf(&b, " %s %s", code, thousands(float64(r.Codes[code])))
 	}
 	b.WriteString("\n")
 	if r.Loop == "closed" {
-		fmt.Fprintf(&b, " note  a closed loop hides queueing (coordinated omission). For latency at a fixed load: --rate %.0f\n", max(r.Rate*0.65, 1))
+		fprintf(&b, " note  a closed loop hides queueing (coordinated omission). For latency at a fixed load: --rate %.0f\n", max(r.Rate*0.65, 1))
 	}
 	return b.String()
 }
@@ -563,6 +578,7 @@ type condition struct {
 	more     bool    // > rather than <
 	value    float64 // a duration in nanoseconds, a share, or a rate
 	relative bool    // value is a change of the baseline's value, as a share
+	share    bool    // value is a share of the calls
 }
 
 var conditionForm = regexp.MustCompile(`^(min|mean|p50|p90|p99|p99\.9|p99\.99|max|rate|ok|errors)\s*([<>])\s*([+-]?[0-9.]+)\s*(%|ns|us|µs|ms|s|)$`)
@@ -576,7 +592,7 @@ func parseConditions(list string) ([]condition, error) {
 		}
 		m := conditionForm.FindStringSubmatch(part)
 		if m == nil {
-			return nil, faultf(exitUsage, "--fail-if: %q is no condition", part).with("examples", "p99>10ms  p99>+10%%  rate<-5%%  rate<1000  ok<99.9%%  errors>0")
+			return nil, faultf(exitUsage, "--fail-if: %q is no condition", part).with("examples", "p99>10ms  p99>+10%%  rate<-5%%  rate<1000  ok<99.9%%  errors>0  errors>1%%")
 		}
 		c := condition{text: part, name: m[1], more: m[2] == ">"}
 		number, err := strconv.ParseFloat(m[3], 64)
@@ -585,6 +601,7 @@ func parseConditions(list string) ([]condition, error) {
 		}
 		signed := m[3][0] == '+' || m[3][0] == '-'
 		isTime := c.name != "rate" && c.name != "ok" && c.name != "errors"
+		c.share = c.name == "errors" && m[4] == "%" && !signed
 		units := map[string]float64{"": 1, "%": 0.01, "ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
 		c.value, c.relative = number*units[m[4]], m[4] == "%" && (signed || isTime || c.name == "rate")
 		if isTime && m[4] == "" || !isTime && m[4] != "" && m[4] != "%" {
@@ -621,6 +638,9 @@ func (c *condition) holds(r, baseline *benchResult) (holds bool, why string, err
 		}
 		limit = baseline.measure(c.name) * (1 + c.value)
 	}
+	if c.share {
+		value /= float64(max(r.Calls, 1))
+	}
 	holds = value < limit
 	if c.more {
 		holds = value > limit
@@ -629,12 +649,12 @@ func (c *condition) holds(r, baseline *benchResult) (holds bool, why string, err
 }
 
 func (c *condition) format(value float64) string {
-	switch c.name {
-	case "rate":
+	switch {
+	case c.name == "rate":
 		return thousands(value) + "/s"
-	case "ok":
+	case c.name == "ok", c.share:
 		return fmt.Sprintf("%.3f%%", 100*value)
-	case "errors":
+	case c.name == "errors":
 		return thousands(value)
 	}
 	return brief(time.Duration(value))
@@ -650,7 +670,7 @@ func compared(before, now *benchResult) string {
 			continue
 		}
 		c := condition{name: name}
-		fmt.Fprintf(&b, "   %s %s → %s (%+.1f%%)", name, c.format(old), c.format(now.measure(name)), 100*(now.measure(name)/old-1))
+		fprintf(&b, "   %s %s → %s (%+.1f%%)", name, c.format(old), c.format(now.measure(name)), 100*(now.measure(name)/old-1))
 	}
 	return b.String() + "\n"
 }

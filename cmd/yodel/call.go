@@ -85,7 +85,8 @@ func wires() map[string]yodel.Wire {
 // typed are protocols whose messages the command cannot make of JSON.
 var typed = []string{"netrpc", "thrift", "dubbo"}
 
-// A speaking is a resolver whose instances speak one protocol only.
+// A speaking is a resolver with those instances of another one that keep selects. They speak one
+// protocol only if wire is set.
 type speaking struct {
 	of   yodel.Resolver
 	wire string
@@ -115,7 +116,7 @@ func (a *app) dial(t *target, service string, o *callOptions) (*yodel.Client, er
 	if opts.Codec == nil {
 		opts.Codec = yodel.JSON
 	}
-	resolver := yodel.Static(a.addresses(t)...)
+	resolver := yodel.Static(t.addrs...)
 	if t.registry != nil {
 		resolver = t.source.Service(service)
 	}
@@ -147,9 +148,6 @@ func (a *app) dial(t *target, service string, o *callOptions) (*yodel.Client, er
 	return yodel.NewClient(resolver, &opts), nil
 }
 
-// addresses returns the addresses of a target without a registry.
-func (a *app) addresses(t *target) []string { return strings.Split(t.name, ",") }
-
 func (a *app) call(ctx context.Context, name, body string, o *callOptions) error {
 	if kinds := []string{"", "unary", "feed", "upload", "duplex"}; !slices.Contains(kinds, o.kind) {
 		return faultf(exitUsage, "there is no kind %q", o.kind).with("kinds", "%s", strings.Join(kinds[1:], ", "))
@@ -163,23 +161,6 @@ func (a *app) call(ctx context.Context, name, body string, o *callOptions) error
 		return err
 	}
 	defer func() { _ = t.close() }()
-	if o.explain {
-		return a.explainCall(ctx, t, service, last)
-	}
-	client, err := a.dial(t, service, o)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	m, err := a.method(ctx, client, service, last, o)
-	if err != nil {
-		return a.enrich(ctx, t, service, last, err)
-	}
-	input, done, err := a.body(body)
-	if err != nil {
-		return err
-	}
-	defer done()
 	metadata := make(yodel.Metadata)
 	for _, pair := range o.metadata {
 		key, value, ok := strings.Cut(pair, "=")
@@ -188,6 +169,23 @@ func (a *app) call(ctx context.Context, name, body string, o *callOptions) error
 		}
 		metadata[key] = value
 	}
+	client, err := a.dial(t, service, o)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if o.explain {
+		return a.explainCall(ctx, t, service, last, o)
+	}
+	m, err := a.method(ctx, client, service, last, o)
+	if err != nil {
+		return a.enrich(ctx, t, service, last, err)
+	}
+	input, done, err := a.body(ctx, body)
+	if err != nil {
+		return err
+	}
+	defer done()
 	var whole []byte // the input, if it is needed several times
 	if o.repeat > 1 {
 		if whole, err = io.ReadAll(io.LimitReader(input, maxMessage)); err != nil {
@@ -215,7 +213,7 @@ func (a *app) call(ctx context.Context, name, body string, o *callOptions) error
 // method asks a server for the description of a method. If the server does not describe itself, the
 // method is of the kind that the flag says.
 func (a *app) method(ctx context.Context, client *yodel.Client, service, last string, o *callOptions) (*introspect.Method, error) {
-	ctx, cancel := context.WithTimeout(ctx, a.o.timeout)
+	ctx, cancel := a.limited(ctx)
 	defer cancel()
 	info, err := inspect.Info.Call(ctx, client, &inspect.Empty{})
 	if err != nil {
@@ -278,12 +276,12 @@ func notAMethod(service string) error {
 }
 
 // body returns the reader of a request.
-func (a *app) body(arg string) (r io.Reader, done func(), err error) {
+func (a *app) body(ctx context.Context, arg string) (r io.Reader, done func(), err error) {
 	switch {
 	case arg == "":
 		return strings.NewReader(""), func() {}, nil
 	case arg == "-":
-		return a.in, func() {}, nil
+		return a.stdin(ctx), func() {}, nil
 	case strings.HasPrefix(arg, "@"):
 		f, err := os.Open(arg[1:])
 		if err != nil {
@@ -302,8 +300,8 @@ func messages(r io.Reader) func() (*json.RawMessage, error) {
 	decoder := json.NewDecoder(r)
 	return func() (*json.RawMessage, error) {
 		var m json.RawMessage
-		if err := decoder.Decode(&m); errors.Is(err, io.EOF) {
-			return nil, io.EOF
+		if err := decoder.Decode(&m); errors.Is(err, io.EOF) || errors.Is(err, context.Canceled) {
+			return nil, err
 		} else if err != nil {
 			return nil, faultf(exitUsage, "the request is no JSON: %v", err)
 		}
@@ -380,7 +378,7 @@ func (a *app) unary(ctx context.Context, client *yodel.Client, m *introspect.Met
 	var reply json.RawMessage
 	call.Args, call.Reply = in, &reply
 	if m.Values {
-		if call.Args, err = values(*in, len(m.Args)); err != nil {
+		if call.Args, err = values(m, *in); err != nil {
 			return err
 		}
 		replies := make(yodel.Values, len(m.Results))
@@ -401,18 +399,28 @@ func (a *app) unary(ctx context.Context, client *yodel.Client, m *introspect.Met
 	return nil
 }
 
-// values returns the arguments of a method with several arguments.
-func values(in json.RawMessage, n int) (yodel.Values, error) {
+// argumentsOf returns the arguments in a request for a method with Values: an array of them, or the
+// only one. The array around the only argument may be left out, and must be if an array can be the
+// argument itself.
+func argumentsOf(m *introspect.Method, in json.RawMessage) ([]json.RawMessage, error) {
 	var list []json.RawMessage
-	if err := json.Unmarshal(in, &list); err != nil || len(list) != n {
-		switch n {
-		case 1:
-			list = []json.RawMessage{in}
-		case 0:
-			list = nil
-		default:
-			return nil, faultf(exitUsage, "the method takes %d arguments: give an array of them", n)
-		}
+	whole := json.Unmarshal(in, &list) != nil || len(list) != len(m.Args)
+	switch n := len(m.Args); {
+	case n == 1 && (whole || slices.Contains([]string{"array", "bytes", "any"}, m.Args[0].Kind)):
+		return []json.RawMessage{in}, nil
+	case n == 0:
+		return nil, nil
+	case whole:
+		return nil, faultf(exitUsage, "the method takes %d arguments: give an array of them", n)
+	}
+	return list, nil
+}
+
+// values returns the arguments of a method with Values.
+func values(m *introspect.Method, in json.RawMessage) (yodel.Values, error) {
+	list, err := argumentsOf(m, in)
+	if err != nil {
+		return nil, err
 	}
 	args := make(yodel.Values, len(list))
 	for i := range list {
@@ -482,17 +490,17 @@ func (a *app) printReply(reply json.RawMessage) {
 	switch a.o.output {
 	case "yaml":
 		if b, err := asYAML(reply); err == nil {
-			a.printf("%s", b)
+			a.printEscaped(b)
 			return
 		}
 	case "json", "ndjson":
 		var b bytes.Buffer
 		if json.Compact(&b, reply) == nil {
-			a.printf("%s\n", b.Bytes())
+			a.printEscaped(append(b.Bytes(), '\n'))
 			return
 		}
 	}
-	a.printf("%s\n", oneLine(reply))
+	a.printEscaped([]byte(oneLine(reply) + "\n"))
 }
 
 // outcome describes a call that has ended in one line.

@@ -46,7 +46,11 @@ func (a *app) completing(f func(ctx context.Context, fl *fleet.Fleet) []string) 
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	defer done()
-	return f(ctx, fl), cobra.ShellCompDirectiveNoFileComp
+	names := f(ctx, fl)
+	for i, name := range names {
+		names[i] = block(name) // a tab separates a name from its description
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 // completeService completes the name of a service.

@@ -27,6 +27,19 @@ type profile struct {
 	Guarded bool `json:"guarded,omitempty"`
 }
 
+// absolute makes the path in the URL of a registry and the paths of files absolute. They are
+// relative to dir.
+func absolute(dir string, registry *string, files ...*string) {
+	if folder, ok := strings.CutPrefix(*registry, "file:"); ok && !strings.HasPrefix(folder, "//") && !filepath.IsAbs(folder) {
+		*registry = "file:" + filepath.Join(dir, folder)
+	}
+	for _, file := range files {
+		if *file != "" && !filepath.IsAbs(*file) {
+			*file = filepath.Join(dir, *file)
+		}
+	}
+}
+
 // contexts is the content of contexts.json.
 type contexts struct {
 	Current  string             `json:"current,omitempty"`
@@ -73,6 +86,9 @@ func (a *app) loadContexts() (*contexts, error) {
 	}
 	if err != nil {
 		return nil, faultf(exitUsage, "the contexts cannot be read: %v", err).with("file", "%s", path)
+	}
+	if known.Contexts == nil { // the file has null
+		known.Contexts = make(map[string]profile)
 	}
 	return known, nil
 }
@@ -176,10 +192,14 @@ func (a *app) listContexts() error {
 // withoutSecrets returns the URL of a registry without the password.
 func withoutSecrets(text string) string {
 	p, err := parsePlace(text)
-	if err != nil || p.user == "" && p.query.Get("token") == "" {
-		return text
+	switch {
+	case text == "":
+		return ""
+	case err != nil:
+		scheme, _, _ := strings.Cut(text, ":")
+		return scheme + ":…"
 	}
-	return p.scheme + "://" + p.hosts + "/" + p.path
+	return p.String()
 }
 
 func (a *app) useContext(name string) error {
@@ -222,7 +242,13 @@ func (a *app) addContext(name string, guarded bool) error {
 	if err != nil {
 		return err
 	}
-	known.Contexts[name] = profile{Registry: a.o.registry, At: a.o.at, TLS: a.o.tls, CA: a.o.ca, Cert: a.o.cert, Key: a.o.key, Guarded: guarded}
+	p := profile{Registry: a.o.registry, At: a.o.at, TLS: a.o.tls, CA: a.o.ca, Cert: a.o.cert, Key: a.o.key, Guarded: guarded}
+	dir, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	absolute(dir, &p.Registry, &p.CA, &p.Cert, &p.Key)
+	known.Contexts[name] = p
 	if known.Current == "" {
 		known.Current = name
 	}

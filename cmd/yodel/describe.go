@@ -58,7 +58,7 @@ func (a *app) describe(ctx context.Context, f *fleet.Fleet, t *target, name stri
 		if i == 0 {
 			head = "Callers"
 		}
-		fmt.Fprintf(&b, "  %-8s %s  %.1f calls/s, %s ok\n", head, orDash(c.Name), c.Traffic.Rate, percent(c.Traffic.OK()))
+		fprintf(&b, "  %-8s %s  %.1f calls/s, %s ok\n", head, orDash(c.Name), c.Traffic.Rate, percent(c.Traffic.OK()))
 	}
 	return a.show(m, text(b.String()), func() []string { return []string{shown(m.Name)} })
 }
@@ -133,7 +133,7 @@ func describeMethod(m *introspect.Method) string {
 	if len(m.Results) > 1 {
 		results = "(" + results + ")"
 	}
-	fmt.Fprintf(&b, "%s(%s) %s      %s\n", shown(m.Name), typesOf(m.Args), results, traits)
+	fprintf(&b, "%s(%s) %s      %s\n", shown(m.Name), typesOf(m.Args), results, traits)
 	seen := make(map[string]bool)
 	var objects []introspect.Schema
 	for _, s := range slices.Concat(m.Args, m.Results) {
@@ -147,9 +147,9 @@ func describeMethod(m *introspect.Method) string {
 		width = max(width, len(short(objects[i].Type)))
 	}
 	for i := range objects {
-		fmt.Fprintf(&b, "  %-*s  %s\n", width, short(objects[i].Type), fields(&objects[i], true))
+		fprintf(&b, "  %-*s  %s\n", width, short(objects[i].Type), fields(&objects[i], true))
 	}
-	fmt.Fprintf(&b, "  %-*s  yodel call %s %s\n", width, "Example", shown(m.Name), quoted(example(m)))
+	fprintf(&b, "  %-*s  yodel call %s %s\n", width, "Example", shown(m.Name), quoted(example(m)))
 	return b.String()
 }
 
@@ -209,6 +209,9 @@ func example(m *introspect.Method) string {
 
 // exampleOf returns a value in JSON.
 func exampleOf(s *introspect.Schema, name string) string {
+	if s == nil { // a server may describe a list without its elements
+		return "null"
+	}
 	switch s.Kind {
 	case "object":
 		parts := make([]string, len(s.Fields))
@@ -289,10 +292,10 @@ func (a *app) describeInstance(ctx context.Context, f *fleet.Fleet, t *target, a
 	var b strings.Builder
 	line := func(name, value string) {
 		if value != "" {
-			fmt.Fprintf(&b, "  %-9s %s\n", name, value)
+			fprintf(&b, "  %-9s %s\n", name, value)
 		}
 	}
-	fmt.Fprintf(&b, "%s  %s\n", out.Addr, out.State)
+	fprintf(&b, "%s  %s\n", out.Addr, out.State)
 	line("why", out.Why)
 	line("services", strings.Join(out.Services, ", "))
 	line("version", out.Version)

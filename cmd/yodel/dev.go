@@ -82,6 +82,9 @@ func (a *app) versionCommand() *cobra.Command {
 
 func (a *app) dev(ctx context.Context, o *devOptions) error {
 	kept := "kept between runs"
+	if o.memory && o.folder != devFolder {
+		return faultf(exitUsage, "--memory and --folder exclude each other")
+	}
 	if o.memory {
 		folder, err := os.MkdirTemp("", "yodel-dev")
 		if err != nil {
@@ -160,17 +163,17 @@ func (a *app) banner(o *devOptions, kept, console string) {
 
 // follow prints the instances that come and go, until ctx ends.
 func (a *app) follow(ctx context.Context, f *fleet.Fleet) {
-	known := make(map[string]string) // what was printed of an instance, by service and address
+	known := make(map[string][3]string) // what was printed of an instance, by service and address
 	for {
 		view, err := f.Read(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		now := make(map[string]string)
+		now := make(map[string][3]string)
 		if err == nil {
 			for _, s := range view.Services {
 				for _, in := range s.Instances {
-					now[s.Name+"@"+in.Addr] = string(in.State) + "\x00" + in.Version + "\x00" + in.Why
+					now[s.Name+"@"+in.Addr] = [3]string{string(in.State), in.Version, in.Why}
 				}
 			}
 			a.printChanges(known, now)
@@ -185,7 +188,7 @@ func (a *app) follow(ctx context.Context, f *fleet.Fleet) {
 }
 
 // printChanges prints a line for each instance that has changed.
-func (a *app) printChanges(known, now map[string]string) {
+func (a *app) printChanges(known, now map[string][3]string) {
 	var names []string
 	for name := range now {
 		if known[name] != now[name] {
@@ -204,22 +207,9 @@ func (a *app) printChanges(known, now map[string]string) {
 			a.printf("%s  %-8s %s\n", clock, "left", name)
 			continue
 		}
-		var parts [3]string
-		copy(parts[:], splitNul(now[name]))
+		parts := now[name]
 		a.printf("%s  %-8s %s  %s\n", clock, parts[0], name, orDash(parts[1])+spaced(parts[2]))
 	}
-}
-
-func splitNul(s string) []string {
-	var parts []string
-	start := 0
-	for i := range len(s) {
-		if s[i] == 0 {
-			parts = append(parts, s[start:i])
-			start = i + 1
-		}
-	}
-	return append(parts, s[start:])
 }
 
 func spaced(s string) string {

@@ -47,7 +47,16 @@ func (a *app) doctor(ctx context.Context, args []string) error {
 	}
 	defer done()
 	began := time.Now()
-	view, err := f.Read(ctx, args...)
+	if len(args) > 0 {
+		_, err = a.service(ctx, f, t, args[0])
+		if missing, ok := errors.AsType[*fault](err); ok && missing.code != exitUnreachable {
+			return err
+		}
+	}
+	var view *fleet.View
+	if err == nil {
+		view, err = f.Read(ctx, args...)
+	}
 	if err != nil {
 		if ctx.Err() != nil {
 			return err
@@ -153,22 +162,22 @@ func (a *app) diagnose(found []finding, code int) error {
 		if one.ID != "" {
 			head = fmt.Sprintf("%-60s %s", head, one.ID)
 		}
-		b.WriteString(head + "\n")
+		fprintf(&b, "%s\n", head)
 		if one.Why != "" {
-			b.WriteString("     " + one.Why + "\n")
+			fprintf(&b, "     %s\n", one.Why)
 		}
 		if one.Fix != "" {
 			fix := "     fix: " + one.Fix
 			if one.ID != "" {
 				fix += ". yodel explain " + one.ID
 			}
-			b.WriteString(fix + "\n")
+			fprintf(&b, "%s\n", fix)
 		}
 	}
 	if wrong+warned == 0 {
 		b.WriteString(" no problems\n")
 	} else {
-		fmt.Fprintf(&b, " %s (%s, %s)\n", plural(wrong+warned, "problem"), plural(wrong, "error"), plural(warned, "warning"))
+		fprintf(&b, " %s (%s, %s)\n", plural(wrong+warned, "problem"), plural(wrong, "error"), plural(warned, "warning"))
 	}
 	err := a.show(found, text(b.String()), func() []string {
 		var names []string

@@ -4,8 +4,10 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"errors"
+	"io"
 	"maps"
+	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -44,7 +46,8 @@ func (a *app) drainTestCommand() *cobra.Command {
 		Long: "The command of --restart restarts one instance. It runs in a shell, with {addr}, {host} and {port} replaced and\n" +
 			"YODEL_ADDR set, and the next instance follows when the service has as many instances as before. Without\n" +
 			"--restart, each instance is drained by an operator's setting and enabled again.\n" +
-			"The calls have no retries. The exit code is 3 if more than --allow calls fail.",
+			"A call is sent again only if a server has refused it before processing it, as one that is shutting down does.\n" +
+			"The exit code is 3 if more than --allow calls fail.",
 		Example:           "  yodel drain-test shop.Cart/Get --restart 'systemctl restart shop@{port}'\n  yodel drain-test shop.Cart/Get --rate 500 --rounds 3",
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: a.completeMethod,
@@ -62,7 +65,7 @@ func (a *app) drainTestCommand() *cobra.Command {
 	f.StringVar(&o.restart, "restart", "", "`COMMAND` that restarts the instance at {addr}")
 	f.IntVar(&o.rounds, "rounds", 1, "restart the whole service `N` times")
 	f.IntVar(&o.allow, "allow", 0, "`N` failed calls are allowed")
-	f.DurationVar(&o.settle, "settle", 30*time.Second, "how long an instance may take to return")
+	f.DurationVar(&o.settle, "settle", 30*time.Second, "how long an instance may take to become idle, and to return")
 	f.BoolVar(&o.dryRun, "dry-run", false, "say what would be restarted and how, and do nothing")
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask for a confirmation in a guarded context")
 	return c
@@ -89,11 +92,17 @@ func (a *app) drainTest(ctx context.Context, name, body string, o *drainOptions)
 	if t.registry == nil {
 		return faultf(exitUsage, "drain-test needs a registry, because restarted instances have to be found")
 	}
-	service, _, _ := split(name)
+	service, _, ok := split(name)
+	switch {
+	case !ok:
+		return faultf(exitUsage, "%q is no method", name).with("try", "yodel drain-test SERVICE/METHOD, for example shop.Cart/Get")
+	case !(o.rate > 0) || math.IsInf(o.rate, 0) || o.callers < 1:
+		return faultf(exitUsage, "--rate and -c must be positive")
+	}
 	if o.dryRun {
 		return a.planDrain(ctx, f, t, service, o)
 	}
-	if err := a.confirm(t, o.yes, service); err != nil {
+	if err := a.confirm(ctx, t, o.yes, service); err != nil {
 		return err
 	}
 	l, _, end, err := a.load(ctx, name, body, &o.callOptions, 1)
@@ -105,9 +114,10 @@ func (a *app) drainTest(ctx context.Context, name, body string, o *drainOptions)
 	loading, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	began := time.Now()
+	l.prepare(o.callers)
 	go func() {
 		defer close(ended)
-		l.run(loading, o.callers)
+		l.run(loading)
 	}()
 	restarts, failure := a.rollAll(ctx, f, t, service, o)
 	stop()
@@ -118,10 +128,10 @@ func (a *app) drainTest(ctx context.Context, name, body string, o *drainOptions)
 		P99: r.Latency.P99, Max: r.Latency.Max,
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s  %s in %.1fs, %s restarted: %d lost   p99 %s  max %s\n", out.Method, plural(int(out.Calls), "call"), out.Seconds, plural(restarts, "instance"), out.Lost, brief(out.P99), brief(out.Max)) //nolint:gosec // fewer calls than 2^63
+	fprintf(&b, "%s  %s in %.1fs, %s restarted: %d lost   p99 %s  max %s\n", out.Method, plural(int(out.Calls), "call"), out.Seconds, plural(restarts, "instance"), out.Lost, brief(out.P99), brief(out.Max)) //nolint:gosec // fewer calls than 2^63
 	if out.Lost > 0 {
 		for _, code := range slices.Sorted(maps.Keys(out.Codes)) {
-			fmt.Fprintf(&b, "  %s %d\n", code, out.Codes[code])
+			fprintf(&b, "  %s %d\n", code, out.Codes[code])
 		}
 	}
 	if err := a.show(out, text(b.String()), func() []string { return []string{out.Method} }); err != nil {
@@ -156,9 +166,9 @@ func (a *app) rollAll(ctx context.Context, f *fleet.Fleet, t *target, service st
 		for _, addr := range serving(s) {
 			a.sayf("%s  %s\n", time.Now().Format(time.TimeOnly), addr)
 			if o.restart != "" {
-				err = a.restart(ctx, f, s, addr, o)
+				err = a.restart(ctx, f, t, s, addr, o)
 			} else {
-				err = a.cycle(ctx, f, t, service, addr)
+				err = a.cycle(ctx, f, t, service, addr, o)
 			}
 			if err != nil {
 				return restarts, err
@@ -185,6 +195,13 @@ func (a *app) planDrain(ctx context.Context, f *fleet.Fleet, t *target, service 
 	if err != nil {
 		return err
 	}
+	type planned struct {
+		Service  string `json:"service"`
+		Instance string `json:"instance"`
+		How      string `json:"how"`
+	}
+	plan := []planned{}
+	var b strings.Builder
 	for _, addr := range serving(s) {
 		how := "drain it by an operator's setting, and enable it again"
 		if o.restart != "" {
@@ -192,10 +209,11 @@ func (a *app) planDrain(ctx context.Context, f *fleet.Fleet, t *target, service 
 				return err
 			}
 		}
-		a.printf("%s@%s: %s\n", service, addr, how)
+		plan = append(plan, planned{service, addr, how})
+		fprintf(&b, "%s@%s: %s\n", service, addr, how)
 	}
-	a.printf("%s, %s (dry run, nothing was called or restarted)\n", plural(len(serving(s)), "instance"), plural(max(o.rounds, 1), "round"))
-	return nil
+	fprintf(&b, "%s, %s (dry run, nothing was called or restarted)\n", plural(len(plan), "instance"), plural(max(o.rounds, 1), "round"))
+	return a.show(plan, text(b.String()), func() []string { return serving(s) })
 }
 
 var plainAddress = regexp.MustCompile(`^[][a-zA-Z0-9.:/_-]+$`)
@@ -211,8 +229,8 @@ func restartLine(command, addr string) (string, error) {
 }
 
 // restart runs the user's command for an instance, and waits until the service has as many
-// instances as before and one that was started after the command.
-func (a *app) restart(ctx context.Context, f *fleet.Fleet, s *fleet.Service, addr string, o *drainOptions) error {
+// instances as it had in s, when the round began, and one that was started after the command.
+func (a *app) restart(ctx context.Context, f *fleet.Fleet, t *target, s *fleet.Service, addr string, o *drainOptions) error {
 	line, err := restartLine(o.restart, addr)
 	if err != nil {
 		return err
@@ -221,13 +239,17 @@ func (a *app) restart(ctx context.Context, f *fleet.Fleet, s *fleet.Service, add
 	if runtime.GOOS == "windows" {
 		shell = []string{"cmd", "/c"}
 	}
+	before, err := a.service(ctx, f, t, s.Name) // the restarts of this round have changed it
+	if err != nil {
+		return err
+	}
 	known := make(map[string]string)
-	for _, in := range s.Instances {
+	for _, in := range before.Instances {
 		known[in.Addr] = in.Incarnation
 	}
 	cmd := exec.CommandContext(ctx, shell[0], shell[1], line) //nolint:gosec // the user's own command
 	cmd.Env = append(os.Environ(), "YODEL_ADDR="+addr)
-	if output, err := cmd.CombinedOutput(); err != nil {
+	if output, err := outputOf(cmd); err != nil {
 		return faultf(exitFailed, "the command for %s failed: %v\n%s", addr, err, output)
 	}
 	return a.await(ctx, f, s.Name, o.settle, func(now *fleet.Service) bool {
@@ -239,8 +261,30 @@ func (a *app) restart(ctx context.Context, f *fleet.Fleet, s *fleet.Service, add
 	})
 }
 
+// outputOf runs a command and returns the end of its output. The output goes to a file: with a
+// pipe, the command would not end before the processes that it has left in the background.
+func outputOf(cmd *exec.Cmd) ([]byte, error) {
+	file, err := os.CreateTemp("", "yodel-restart")
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		_ = file.Close()
+		_ = os.Remove(file.Name())
+	}()
+	cmd.Stdout, cmd.Stderr = file, file
+	failed := cmd.Run()
+	end, err := file.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, errors.Join(failed, err)
+	}
+	const most = 4 << 10
+	output, _ := io.ReadAll(io.NewSectionReader(file, max(end-most, 0), most)) // the command's error says more
+	return output, failed
+}
+
 // cycle drains an instance by an operator's setting, and enables it again.
-func (a *app) cycle(ctx context.Context, f *fleet.Fleet, t *target, service, addr string) error {
+func (a *app) cycle(ctx context.Context, f *fleet.Fleet, t *target, service, addr string, o *drainOptions) error {
 	registrar, ok := t.registry.(yodel.Registrar)
 	if !ok {
 		return faultf(exitUsage, "%s keeps no settings of operators", t.name).with("next", "give --restart COMMAND")
@@ -249,13 +293,10 @@ func (a *app) cycle(ctx context.Context, f *fleet.Fleet, t *target, service, add
 	if err != nil {
 		return err
 	}
-	if err := registry.Override(ctx, registrar, service, addr, "inactive", before.weight); err != nil {
-		return faultf(exitFailed, "%v", err)
-	}
-	restore := func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.o.timeout)
+	set := func(ctx context.Context, state string) error {
+		ctx, cancel := a.limited(ctx)
 		defer cancel()
-		return registry.Override(ctx, registrar, service, addr, before.state, before.weight)
+		return registry.Override(ctx, registrar, service, addr, state, before.weight)
 	}
 	inState := func(state fleet.State) func(*fleet.Service) bool {
 		return func(s *fleet.Service) bool {
@@ -264,14 +305,19 @@ func (a *app) cycle(ctx context.Context, f *fleet.Fleet, t *target, service, add
 			})
 		}
 	}
-	drained := a.await(ctx, f, service, 30*time.Second, inState(fleet.Inactive))
-	if err := restore(); err != nil {
+	drained := set(ctx, "inactive")
+	if drained != nil {
+		drained = faultf(exitFailed, "%v", drained) // the registry may have stored it nevertheless
+	} else {
+		drained = a.await(ctx, f, service, o.settle, inState(fleet.Inactive))
+	}
+	if err := set(context.WithoutCancel(ctx), before.state); err != nil {
 		return faultf(exitFailed, "%s stays inactive: %v", addr, err).with("next", "yodel enable %s %s", service, addr)
 	}
 	if drained != nil {
 		return drained
 	}
-	return a.await(ctx, f, service, 30*time.Second, inState(fleet.Up))
+	return a.await(ctx, f, service, o.settle, inState(fleet.Up))
 }
 
 // await reads a service until it is as wanted.

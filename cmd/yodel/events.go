@@ -41,10 +41,13 @@ func (a *app) events(ctx context.Context, f *fleet.Fleet, t *target, service str
 	if err != nil {
 		return t.unreachable(err)
 	}
+	services := view.Services
 	if service != "" {
-		if _, err := a.service(ctx, f, t, service); err != nil {
+		s, err := a.service(ctx, f, t, service)
+		if err != nil {
 			return err
 		}
+		services = []*fleet.Service{s}
 	}
 	all := []introspect.Event{}
 	latest := make(map[[3]string]time.Time) // when an event was last listed
@@ -54,20 +57,18 @@ func (a *app) events(ctx context.Context, f *fleet.Fleet, t *target, service str
 		if e.Kind == ruleEvent { // a rule may change several times within a moment
 			key[2] = e.What
 		}
-		if e.At.Sub(latest[key]) < 2*time.Second || service != "" && !about(view.Service(service), &e) {
+		if e.At.Sub(latest[key]) < 2*time.Second || service != "" && !about(services[0], &e) {
 			continue
 		}
 		latest[key] = e.At
 		all = append(all, e)
 	}
-	for _, s := range view.Services {
-		if service == "" || s.Name == service {
-			changes, err := a.ruleEvents(ctx, t, s.Name)
-			if err != nil {
-				return err
-			}
-			all = append(all, changes...)
+	for _, s := range services {
+		changes, err := a.ruleEvents(ctx, t, s.Name)
+		if err != nil {
+			return err
 		}
+		all = append(all, changes...)
 	}
 	slices.SortStableFunc(all, func(x, y introspect.Event) int {
 		return cmp.Or(y.At.Compare(x.At), strings.Compare(x.Object, y.Object))
@@ -106,7 +107,7 @@ func (a *app) ruleEvents(ctx context.Context, t *target, service string) ([]intr
 	if err != nil {
 		return nil, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, a.o.timeout)
+	ctx, cancel := a.limited(ctx)
 	defer cancel()
 	changes, err := book.History(ctx, service)
 	if err != nil {

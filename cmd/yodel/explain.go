@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,7 +16,7 @@ import (
 
 func (a *app) explainCommand() *cobra.Command {
 	return command(local, &cobra.Command{
-		Use:     "explain ID",
+		Use:     "explain [ID]",
 		Short:   "Say what the ID of an error means, what causes it, and how to fix it",
 		Long:    "It needs no network. Without an ID it lists all IDs.",
 		Example: "  yodel explain YDL1103",
@@ -142,7 +141,7 @@ func wrap(line string, width int) []string {
 }
 
 // explainCall says where a call would go, from what the registry and the instances say now.
-func (a *app) explainCall(ctx context.Context, t *target, service, method string) error {
+func (a *app) explainCall(ctx context.Context, t *target, service, method string, o *callOptions) error {
 	f := fleet.New(t.source, &fleet.Options{Timeout: a.o.timeout, Client: t.client})
 	defer f.Close()
 	s, err := a.service(ctx, f, t, service)
@@ -171,10 +170,15 @@ func (a *app) explainCall(ctx context.Context, t *target, service, method string
 	step("active", "not disabled, not draining", func(in *fleet.Instance) bool {
 		return in.State != fleet.Inactive && in.State != fleet.Draining
 	})
-	step("healthy", "reachable and not ejected", func(in *fleet.Instance) bool { return in.Gets() })
+	gets := (*fleet.Instance).Gets
+	step("healthy", "reachable and not ejected", gets)
+	if o.version != "" {
+		gets = func(in *fleet.Instance) bool { return in.Gets() && in.Version == o.version }
+		step("version", "of the version "+o.version, gets)
+	}
 	total := 0
 	for _, in := range s.Instances {
-		if in.Gets() {
+		if gets(in) {
 			total += max(in.Weight, 1)
 		}
 	}
@@ -183,18 +187,21 @@ func (a *app) explainCall(ctx context.Context, t *target, service, method string
 		if i > 0 {
 			b.WriteString("  →  ")
 		}
-		fmt.Fprintf(&b, "%s %d", st.Name, len(st.Addrs))
+		fprintf(&b, "%s %d", st.Name, len(st.Addrs))
 	}
 	b.WriteString("\n")
 	for _, in := range s.Instances {
-		if in.Gets() {
-			fmt.Fprintf(&b, "  %-21s %s  weight %d of %d\n", in.Addr, orDash(in.Version), max(in.Weight, 1), total)
-		} else {
-			fmt.Fprintf(&b, "  %-21s %s  %s: %s\n", in.Addr, orDash(in.Version), in.State, in.Why)
+		switch {
+		case gets(in):
+			fprintf(&b, "  %-21s %s  weight %d of %d\n", in.Addr, orDash(in.Version), max(in.Weight, 1), total)
+		case in.Gets():
+			fprintf(&b, "  %-21s %s  is of another version\n", in.Addr, orDash(in.Version))
+		default:
+			fprintf(&b, "  %-21s %s  %s: %s\n", in.Addr, orDash(in.Version), in.State, in.Why)
 		}
 	}
-	for _, line := range t.ruleLines(ctx, service) {
-		fmt.Fprintf(&b, "  rule  %s\n", line)
+	for _, line := range a.ruleLines(ctx, t, service) {
+		fprintf(&b, "  rule  %s\n", line)
 	}
 	return a.show(stages, text(b.String()), func() []string { return stages[len(stages)-1].Addrs })
 }

@@ -20,20 +20,20 @@ func known(m *introspect.Method, next func() (*json.RawMessage, error)) func() (
 		if err != nil {
 			return nil, err
 		}
-		var value any
-		if json.Unmarshal(*message, &value) != nil || len(m.Args) == 0 {
-			return message, nil //nolint:nilerr // the server says what is wrong with it
-		}
-		if list, ok := value.([]any); ok && m.Values {
-			for i := range min(len(list), len(m.Args)) {
-				if err := unknownField(m, &m.Args[i], list[i]); err != nil {
-					return nil, err
-				}
+		list := []json.RawMessage{*message}
+		if m.Values {
+			if list, err = argumentsOf(m, *message); err != nil {
+				return nil, err
 			}
-			return message, nil
 		}
-		if err := unknownField(m, &m.Args[0], value); err != nil {
-			return nil, err
+		for i := range min(len(list), len(m.Args)) {
+			var value any
+			if json.Unmarshal(list[i], &value) != nil {
+				continue // the server says what is wrong with it
+			}
+			if err := unknownField(m, &m.Args[i], value); err != nil {
+				return nil, err
+			}
 		}
 		return message, nil
 	}

@@ -23,7 +23,8 @@ func (a *app) lsCommand() *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List services, or the methods and instances of one",
 		Long: "The services that need attention come first. Rates and latencies are those of the last minute.\n" +
-			"A server needs ServerOptions.Diagnostics to share them; without it they are shown as -.",
+			"A - stands for those of instances that had no calls, do not answer, or do not share them, which needs\n" +
+			"ServerOptions.Diagnostics.",
 		Example: "  yodel ls\n  yodel ls shop.Pay\n  yodel ls -o json\n  yodel ls --unhealthy --watch",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: a.withFleet(func(ctx context.Context, f *fleet.Fleet, t *target, args []string) error {
@@ -115,8 +116,8 @@ func (a *app) lsServices(ctx context.Context, f *fleet.Fleet, t *target, all, un
 	if view.Err != "" {
 		a.sayf("%s\n", view.Err)
 	}
-	rules := t.rules(ctx, "")
-	rows, empty := []serviceRow{}, 0
+	rules := a.rulesOf(ctx, t, "")
+	rows, empty, fine := []serviceRow{}, 0, 0
 	text := newTable("SERVICE", "VERSIONS", "UP", ">CALLS/S", "OK", "P50", "P99", "RULES", "NOTE")
 	for _, s := range view.Services {
 		if len(s.Instances) == 0 && s.Err == "" && !all {
@@ -124,6 +125,7 @@ func (a *app) lsServices(ctx context.Context, f *fleet.Fleet, t *target, all, un
 			continue
 		}
 		if unhealthy && (s.State == fleet.Healthy || s.State == fleet.Idle) {
+			fine++
 			continue
 		}
 		row := serviceOf(s, rules)
@@ -134,19 +136,22 @@ func (a *app) lsServices(ctx context.Context, f *fleet.Fleet, t *target, all, un
 		return err
 	}
 	if a.o.output == "table" {
-		a.sayf("%s\n", footer(rows, empty))
+		a.sayf("%s\n", footer(rows, empty, fine))
 	}
 	return nil
 }
 
-// footer returns the line below the services.
-func footer(rows []serviceRow, empty int) string {
-	if len(rows) == 0 {
-		said := "No service is registered. Start one, or: yodel dev --demo"
-		if empty > 0 {
-			said = fmt.Sprintf("No service has an instance. %s without instances: yodel ls --all", plural(empty, "service"))
-		}
-		return said
+// footer returns the line below the services. Empty and fine are those that are not listed: without
+// instances, and healthy.
+func footer(rows []serviceRow, empty, fine int) string {
+	switch {
+	case len(rows) > 0:
+	case fine > 0:
+		return fmt.Sprintf("No service needs attention. %s not listed: yodel ls", plural(fine, "healthy service"))
+	case empty > 0:
+		return fmt.Sprintf("No service has an instance. %s without instances: yodel ls --all", plural(empty, "service"))
+	default:
+		return "No service is registered. Start one, or: yodel dev --demo"
 	}
 	said := plural(len(rows), "service") + ", worst first. yodel ls " + rows[0].Name + " shows its methods and instances."
 	if empty > 0 {
@@ -224,10 +229,11 @@ func (a *app) service(ctx context.Context, f *fleet.Fleet, t *target, name strin
 		return s, nil
 	}
 	known, err := f.Services(ctx)
-	if err != nil && len(known) == 0 {
-		if s.Err != "" {
-			return nil, t.unreachable(errors.New(s.Err))
-		}
+	unlisted := err != nil && len(known) == 0
+	if s.Err != "" && (unlisted || slices.Contains(known, name)) {
+		return nil, t.unreachable(errors.New(s.Err))
+	}
+	if unlisted {
 		return nil, faultf(exitFailed, "not_found: %s has no instance of %s", t.name, name)
 	}
 	missing := faultf(exitFailed, "not_found: there is no service %s in %s", name, t.name)
@@ -273,7 +279,7 @@ func (a *app) lsService(ctx context.Context, f *fleet.Fleet, t *target, name str
 	if err != nil {
 		return err
 	}
-	row := serviceOf(s, t.rules(ctx, name))
+	row := serviceOf(s, a.rulesOf(ctx, t, name))
 	methods := newTable("METHOD", "KIND", ">CALLS/S", "OK", "P50", "P99")
 	for i := range s.Methods {
 		m := &s.Methods[i]
@@ -295,7 +301,7 @@ func (a *app) lsService(ctx context.Context, f *fleet.Fleet, t *target, name str
 	if row.Note != "" {
 		head += ": " + row.Note
 	}
-	return a.show(row, text(head+"\n\n"+methods.String()+"\n"+instances.String()), func() []string {
+	return a.show(row, text(singleLine(head)+"\n\n"+methods.String()+"\n"+instances.String()), func() []string {
 		var names []string
 		for _, in := range row.Instances {
 			names = append(names, in.Addr)

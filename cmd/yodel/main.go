@@ -21,6 +21,7 @@ import (
 func main() {
 	redis.SetLogger(silent{}) // it would write to stderr what the errors say too
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	a := &app{
 		in: os.Stdin, out: os.Stdout, err: os.Stderr, env: os.Getenv,
 		inTTY: isTerminal(os.Stdin), outTTY: isTerminal(os.Stdout), errTTY: isTerminal(os.Stderr),

@@ -316,9 +316,15 @@ func serveEcho(t *testing.T, o *yodel.ServerOptions) string {
 	o.Logger, o.Diagnostics = silence(), true
 	s := yodel.NewServer(o)
 	yodel.Method[string, string]("cli.Echo.Say").Handle(s, func(_ context.Context, in *string) (*string, error) { return in, nil })
+	return serve(t, s, o.Transport)
+}
+
+// serve runs a server until the test ends, and returns its address.
+func serve(t *testing.T, s *yodel.Server, transport yodel.Transport) string {
+	t.Helper()
 	listen := func(addr string) (net.Listener, error) { return (&net.ListenConfig{}).Listen(t.Context(), "tcp", addr) }
-	if o.Transport != nil {
-		listen = o.Transport.Listen
+	if transport != nil {
+		listen = transport.Listen
 	}
 	l, err := listen("127.0.0.1:0")
 	if err != nil {

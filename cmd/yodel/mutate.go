@@ -110,6 +110,18 @@ func (s setting) String() string {
 	return strings.Join(parts, ", ")
 }
 
+// A changed is a change in the output of commands that set the settings of operators.
+type changed struct {
+	Service  string `json:"service"`
+	Instance string `json:"instance"`
+	Before   string `json:"before"`
+	After    string `json:"after"`
+	DryRun   bool   `json:"dryRun,omitempty"`
+	Drained  string `json:"drained,omitempty"` // idle, left or unknown, after drain
+}
+
+func (c *changed) names() []string { return []string{c.Instance} }
+
 // override changes the setting of an instance.
 func (a *app) override(ctx context.Context, o *changeOptions, service, addr string, change func(setting) setting, drain bool) error {
 	f, t, done, err := a.fleet(ctx)
@@ -133,14 +145,13 @@ func (a *app) override(ctx context.Context, o *changeOptions, service, addr stri
 		return err
 	}
 	after := change(before)
-	if err := a.warn(s, addr, after); err != nil {
-		return err
-	}
+	a.warn(s, addr, after)
+	out := &changed{Service: service, Instance: addr, Before: before.String(), After: after.String(), DryRun: o.dryRun}
+	said := singleLine(fmt.Sprintf("%s@%s: %s → %s", service, addr, before, after))
 	if o.dryRun {
-		a.printf("%s@%s: %s → %s (dry run, nothing was changed)\n", service, addr, before, after)
-		return nil
+		return a.show(out, text(said+" (dry run, nothing was changed)\n"), out.names)
 	}
-	if err := a.confirm(t, o.yes, service); err != nil {
+	if err := a.confirm(ctx, t, o.yes, service); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.o.timeout+o.wait)
@@ -148,11 +159,17 @@ func (a *app) override(ctx context.Context, o *changeOptions, service, addr stri
 	if err := registry.Override(ctx, registrar, service, addr, after.state, after.weight); err != nil {
 		return faultf(exitFailed, "%v", err)
 	}
-	a.printf("%s@%s: %s → %s\n", service, addr, before, after)
-	if drain {
-		return a.awaitIdle(ctx, f, service, addr)
+	if !drain {
+		return a.show(out, text(said+"\n"), out.names)
 	}
-	return nil
+	if a.o.output == "table" { // the wait may be long
+		a.printf("%s\n", said)
+	}
+	if out.Drained, err = a.awaitIdle(ctx, f, service, addr); err != nil {
+		return err
+	}
+	said = map[string]string{"idle": addr + " is idle\n", "left": addr + " has left\n"}[out.Drained]
+	return a.show(out, text(said), out.names)
 }
 
 // unknownInstance returns the fault for an address that is none of a service.
@@ -176,7 +193,7 @@ func (a *app) setting(ctx context.Context, t *target, service, addr string) (set
 	if !ok {
 		return setting{}, faultf(exitUsage, "%s keeps no settings of operators", t.name)
 	}
-	ctx, cancel := context.WithTimeout(ctx, a.o.timeout)
+	ctx, cancel := a.limited(ctx)
 	defer cancel()
 	var found setting
 	read := false
@@ -199,7 +216,7 @@ func (a *app) setting(ctx context.Context, t *target, service, addr string) (set
 }
 
 // warn says on stderr what a setting does to the service.
-func (a *app) warn(s *fleet.Service, addr string, after setting) error {
+func (a *app) warn(s *fleet.Service, addr string, after setting) {
 	left := 0
 	for _, in := range s.Instances {
 		if in.Gets() && (in.Addr != addr || after.state != "inactive") {
@@ -209,11 +226,10 @@ func (a *app) warn(s *fleet.Service, addr string, after setting) error {
 	if after.state == "inactive" && left == 0 {
 		a.sayf("warning: no other instance of %s gets calls\n", s.Name)
 	}
-	return nil
 }
 
 // confirm asks for the name of the service in a guarded context.
-func (a *app) confirm(t *target, yes bool, service string) error {
+func (a *app) confirm(ctx context.Context, t *target, yes bool, service string) error {
 	if !t.guarded || yes {
 		return nil
 	}
@@ -221,20 +237,21 @@ func (a *app) confirm(t *target, yes bool, service string) error {
 		return faultf(exitUsage, "the context is guarded").with("next", "give --yes, or --dry-run to see what would change")
 	}
 	a.sayf("The context is guarded. Type %s to go on: ", service)
-	typed, err := bufio.NewReader(a.in).ReadString('\n')
+	typed, err := bufio.NewReader(a.stdin(ctx)).ReadString('\n')
 	if err != nil || strings.TrimSpace(typed) != service {
 		return faultf(exitUsage, "nothing was changed")
 	}
 	return nil
 }
 
-// awaitIdle waits until an instance has no calls in flight.
-func (a *app) awaitIdle(ctx context.Context, f *fleet.Fleet, service, addr string) error {
+// awaitIdle waits until an instance has no calls in flight, and returns idle then, left if it has
+// left, or unknown if it does not say.
+func (a *app) awaitIdle(ctx context.Context, f *fleet.Fleet, service, addr string) (string, error) {
 	quiet := 0
 	for {
 		view, err := f.Read(ctx, service)
 		if err != nil {
-			return faultf(exitCheck, "%s still has calls in flight", addr)
+			return "", faultf(exitCheck, "%s still has calls in flight", addr)
 		}
 		var in *fleet.Instance
 		for _, one := range view.Service(service).Instances {
@@ -244,15 +261,15 @@ func (a *app) awaitIdle(ctx context.Context, f *fleet.Fleet, service, addr strin
 		}
 		switch {
 		case in == nil || in.State == fleet.Down:
-			a.printf("%s has left\n", addr)
-			return nil
-		case !in.Traffic.Known:
+			return "left", nil
+		case in.State == fleet.Silent:
+			quiet = 0
+		case in.Live == nil && in.Stats == nil:
 			a.sayf("%s does not share its statistics, so it is unknown when it is idle\n", addr)
-			return nil
+			return "unknown", nil
 		case in.Traffic.Inflight == 0 && in.State != fleet.Up && recent(in) == 0:
 			if quiet++; quiet > 1 {
-				a.printf("%s is idle\n", addr)
-				return nil
+				return "idle", nil
 			}
 		default:
 			quiet = 0
@@ -260,7 +277,10 @@ func (a *app) awaitIdle(ctx context.Context, f *fleet.Fleet, service, addr strin
 		select {
 		case <-time.After(300 * time.Millisecond):
 		case <-ctx.Done():
-			return faultf(exitCheck, "%s is not idle yet: %d calls in flight", addr, in.Traffic.Inflight)
+			if in.State == fleet.Silent {
+				return "", faultf(exitCheck, "it is unknown whether %s is idle: %s", addr, in.Why)
+			}
+			return "", faultf(exitCheck, "%s is not idle yet: %d calls in flight", addr, in.Traffic.Inflight)
 		}
 	}
 }

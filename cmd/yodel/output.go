@@ -5,10 +5,14 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"reflect"
 	"strings"
+	"syscall"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/spf13/pflag"
@@ -34,7 +38,12 @@ func newTable(heads ...string) *table {
 	return t
 }
 
-func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+func (t *table) add(cells ...string) {
+	for i, cell := range cells {
+		cells[i] = singleLine(cell)
+	}
+	t.rows = append(t.rows, cells)
+}
 
 // String returns the table with a line for each row.
 func (t *table) String() string {
@@ -62,6 +71,102 @@ func (t *table) String() string {
 	return b.String()
 }
 
+// singleLine returns s as one line without control characters. Names, messages and addresses come
+// from servers and registries: a terminal must not obey them, and they must not forge a line.
+func singleLine(s string) string { return strings.Map(visible, s) }
+
+// visible returns r, or a space in its place if r is a control character, a separator of lines or
+// paragraphs, or a character that turns the direction of text. Internal/text does the same, and
+// programs cannot import it.
+func visible(r rune) rune {
+	switch {
+	case unicode.IsControl(r), r == '\u2028', r == '\u2029', '\u202a' <= r && r <= '\u202e', '\u2066' <= r && r <= '\u2069':
+		return ' '
+	}
+	return r
+}
+
+// singleLines makes each string and error of the arguments of a format a single line.
+func singleLines(args []any) {
+	for i, arg := range args {
+		switch arg := arg.(type) {
+		case string:
+			args[i] = singleLine(arg)
+		case error:
+			args[i] = singleLine(arg.Error())
+		}
+	}
+}
+
+// block returns text of several lines without control characters other than \n and \t.
+func block(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' {
+			return r
+		}
+		return visible(r)
+	}, s)
+}
+
+// escaped returns JSON, or YAML of asYAML, with \uXXXX in place of the runes that do not belong on
+// a terminal: the data are the same. Outside of strings, both have no such rune but \n and \t.
+func escaped(text []byte) []byte {
+	out := make([]byte, 0, len(text)+64)
+	for _, r := range string(text) { // bytes that are not UTF-8 become U+FFFD, as decoders read them
+		if r == '\n' || r == '\t' || visible(r) == r {
+			out = utf8.AppendRune(out, r)
+		} else {
+			out = fmt.Appendf(out, "\\u%04x", r)
+		}
+	}
+	return out
+}
+
+// fprintf is fmt.Fprintf for text that a command prints later: each string and each error in args
+// becomes a single line.
+func fprintf(b *strings.Builder, format string, args ...any) {
+	singleLines(args)
+	fmt.Fprintf(b, format, args...)
+}
+
+// sayf prints talk, which is not data. Each string and each error in args becomes a single line.
+func (a *app) sayf(format string, args ...any) {
+	singleLines(args)
+	a.say(fmt.Sprintf(format, args...))
+}
+
+// say prints talk of several lines.
+func (a *app) say(s string) { _, _ = io.WriteString(a.err, block(s)) }
+
+// printf prints data. Each string and each error in args becomes a single line.
+func (a *app) printf(format string, args ...any) {
+	singleLines(args)
+	a.print(fmt.Sprintf(format, args...))
+}
+
+// print prints data of several lines.
+func (a *app) print(s string) { a.control(a.out, block(s)) }
+
+// printEscaped prints JSON or YAML.
+func (a *app) printEscaped(text []byte) { a.control(a.out, string(escaped(text))) }
+
+// control writes text as it is, such as the program's own control sequences. It keeps the first
+// error of the output.
+func (a *app) control(w io.Writer, s string) {
+	if _, err := io.WriteString(w, s); err != nil && w == a.out && a.failed == nil {
+		a.failed = err
+	}
+}
+
+// unwritten returns the fault of an output that could not be written. A reader that has read enough
+// is not an error.
+func (a *app) unwritten() error {
+	if a.failed == nil || errors.Is(a.failed, syscall.EPIPE) {
+		return nil
+	}
+	return faultf(exitFailed, "the output cannot be written: %v", a.failed)
+}
+
 // show prints data in the chosen format. Names returns the lines of the format name.
 func (a *app) show(data any, text fmt.Stringer, names func() []string) error {
 	switch a.o.output {
@@ -70,7 +175,7 @@ func (a *app) show(data any, text fmt.Stringer, names func() []string) error {
 		if err != nil {
 			return err
 		}
-		a.printf("%s\n", b)
+		a.printEscaped(append(b, '\n'))
 	case "ndjson":
 		return a.showLines(data)
 	case "yaml":
@@ -78,13 +183,13 @@ func (a *app) show(data any, text fmt.Stringer, names func() []string) error {
 		if err != nil {
 			return err
 		}
-		a.printf("%s", b)
+		a.printEscaped(b)
 	case "name":
 		for _, name := range names() {
 			a.printf("%s\n", name)
 		}
 	default:
-		a.printf("%s", text)
+		a.print(text.String())
 	}
 	return nil
 }
@@ -108,7 +213,7 @@ func (a *app) showLine(data any) error {
 	if err != nil {
 		return err
 	}
-	a.printf("%s\n", b)
+	a.printEscaped(append(b, '\n'))
 	return nil
 }
 
@@ -118,17 +223,22 @@ func asYAML(data any) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var node yaml.Node // keeps the order of the fields; JSON is YAML
-	if err := yaml.Unmarshal(text, &node); err != nil {
+	// A node keeps the order of the fields. JSON is YAML, but for some characters that are escaped.
+	var node yaml.Node
+	if err := yaml.Unmarshal(escaped(text), &node); err != nil {
 		return nil, err
 	}
 	plain(&node)
 	return yaml.Marshal(&node)
 }
 
-// plain removes the style of JSON from a node.
+// plain removes the style of JSON from a node. A value with a rune that does not belong on a
+// terminal stays in quotes, in which it can be escaped.
 func plain(n *yaml.Node) {
 	n.Style = 0
+	if n.Kind == yaml.ScalarNode && singleLine(n.Value) != n.Value {
+		n.Style = yaml.DoubleQuotedStyle
+	}
 	for _, child := range n.Content {
 		plain(child)
 	}

@@ -48,14 +48,7 @@ func loadProject() (p project, path string, err error) {
 	if fleets := len(p.At); p.Registry != "" && (fleets > 0 || p.Context != "") || fleets > 0 && p.Context != "" {
 		return p, path, faultf(exitUsage, "%s names more than one fleet: registry, at and context exclude each other", path)
 	}
-	if folder, ok := strings.CutPrefix(p.Registry, "file:"); ok && !filepath.IsAbs(folder) {
-		p.Registry = "file:" + filepath.Join(dir, folder)
-	}
-	for _, file := range []*string{&p.CA, &p.Cert, &p.Key} {
-		if *file != "" && !filepath.IsAbs(*file) {
-			*file = filepath.Join(dir, *file)
-		}
-	}
+	absolute(dir, &p.Registry, &p.CA, &p.Cert, &p.Key)
 	return p, path, nil
 }
 

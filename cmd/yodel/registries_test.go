@@ -168,8 +168,51 @@ func TestDNS(t *testing.T) {
 			t.Errorf("call over %s: %s%s", wire, out.out, out.err)
 		}
 	}
+	if out := yodel("call", "cli.Echo/Say", `"hello"`); out.out != `"hello"`+"\n" {
+		t.Errorf("call as the server speaks: %s%s", out.out, out.err)
+	}
 	if out := yodel("drain", "cli.Echo", "localhost:"+port); out.code != exitUsage || !strings.Contains(out.err, "need a registry") {
 		t.Errorf("drain: exit code %d, %s%s", out.code, out.out, out.err)
+	}
+}
+
+// TestNamesOfRegistriesHaveNoSecrets lists contexts with a secret in each place of a URL.
+func TestNamesOfRegistriesHaveNoSecrets(t *testing.T) {
+	for url, want := range map[string]string{
+		"redis://:SECRET@h:6379/app?db=2":        "redis://h:6379/app?db=2",
+		"etcd://ann:SECRET@h:2379,i:2379/prod":   "etcd://h:2379,i:2379/prod",
+		"etcd://h:2379/prod":                     "etcd://h:2379/prod",
+		"consul://h:8500?token=SECRET&dc=a":      "consul://h:8500?dc=a",
+		"consul://h:8500?token=SEC@RET&dc=a":     "consul:…",
+		"nacos://h:8848?accessToken=SECRET":      "nacos://h:8848",
+		"redis://:a/SECRET@h:6379":               "redis:…",
+		"redis://:SECRET/a@h:6379":               "redis:…",
+		"redis://:SECRET?a@h:6379":               "redis:…",
+		"redis://:SECRET%zz@h:6379":              "redis:…",
+		"file:/var/shop?prefix=p":                "file:/var/shop?prefix=p",
+		"mdns:lo":                                "mdns:lo",
+		"kubernetes://shop?token-file=/run/mine": "kubernetes://shop",
+	} {
+		config := t.TempDir()
+		text, err := json.Marshal(contexts{Contexts: map[string]profile{"one": {Registry: url}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(filepath.Join(config, "yodel"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(config, "yodel", "contexts.json"), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r := yodelWith(t.Context(), nil, map[string]string{"XDG_CONFIG_HOME": config}, "ctx", "-o", "json")
+		var rows []profile
+		if err := json.Unmarshal([]byte(r.out), &rows); err != nil || len(rows) != 1 || rows[0].Registry != want || strings.Contains(r.out+r.err, "SECRET") {
+			t.Errorf("%s is shown as %s%s, %v", url, r.out, r.err, err)
+		}
+		r = yodelWith(t.Context(), nil, map[string]string{"XDG_CONFIG_HOME": config}, "ctx")
+		if !strings.Contains(r.out, " "+want+" ") {
+			t.Errorf("%s is shown as %s%s", url, r.out, r.err)
+		}
 	}
 }
 

@@ -43,7 +43,9 @@ func serveAt(addr, folder string) error {
 }
 
 // TestDrainTestRestartsProcesses restarts two processes under load with a command, as
-// docs/operate.md says, and loses no call.
+// docs/operate.md says, and loses no call. The command leaves a process in the background, which
+// has its output. Then a command restarts only the first of them: that is not taken for a restart
+// of the second one.
 func TestDrainTestRestartsProcesses(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), ".yodel")
 	if err := os.MkdirAll(filepath.Join(folder, "yodel"), 0o750); err != nil {
@@ -84,7 +86,7 @@ func TestDrainTestRestartsProcesses(t *testing.T) {
 		before = pids()
 		return len(before) == 2 && !slices.Contains(slices.Collect(maps.Values(before)), 0)
 	})
-	restart := fmt.Sprintf("set -e; pid=%[1]s/{port}.pid; kill $(cat $pid); while [ -e $pid ]; do sleep 0.02; done; YODEL_TEST_AS_SERVER={addr} %[2]s >/dev/null 2>&1 &",
+	restart := fmt.Sprintf("set -e; pid=%[1]s/{port}.pid; kill $(cat $pid); while [ -e $pid ]; do sleep 0.02; done; YODEL_TEST_AS_SERVER={addr} %[2]s &",
 		filepath.Dir(folder), os.Args[0])
 	r := run(t, folder, "drain-test", "shop.Cart/Get", "--restart", restart, "-o", "json")
 	var out drainResult
@@ -98,4 +100,10 @@ func TestDrainTestRestartsProcesses(t *testing.T) {
 		}
 	}
 	t.Logf("%d calls, %d restarts, %d lost", out.Calls, out.Restarts, out.Lost)
+	once := fmt.Sprintf("mkdir %s/once || exit 0; %s", filepath.Dir(folder), restart)
+	r = run(t, folder, "drain-test", "shop.Cart/Get", "--restart", once, "--settle", "4s", "--allow", "100000", "-o", "json")
+	out = drainResult{}
+	if err := json.Unmarshal([]byte(r.out), &out); err != nil || r.code != exitCheck || out.Restarts != 1 || !strings.Contains(r.err, "has not recovered within 4s") {
+		t.Errorf("a command that does nothing: exit code %d, %+v, %v\n%s", r.code, out, err, r.err)
+	}
 }

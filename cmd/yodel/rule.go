@@ -9,10 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os/user"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -37,23 +40,26 @@ func (t *target) book() (*rules.Book, error) {
 
 // active returns the active rules of a service, or of all services. It returns nothing if the
 // registry keeps no rules.
-func (t *target) active(ctx context.Context, service string) []rules.Rule {
+func (a *app) active(ctx context.Context, t *target, service string) []rules.Rule {
 	book, err := t.book()
 	if err != nil {
 		return nil
 	}
+	ctx, cancel := a.limited(ctx)
+	defer cancel()
 	all, err := book.List(ctx, service)
 	if err != nil {
-		return nil // the commands about rules report it
+		a.sayf("the rules cannot be read: %v\n", err)
+		return nil
 	}
 	now := time.Now()
 	return slices.DeleteFunc(all, func(r rules.Rule) bool { return !r.Active(now) })
 }
 
-// rules returns the kinds of the active rules by service.
-func (t *target) rules(ctx context.Context, service string) map[string][]string {
+// rulesOf returns the kinds of the active rules by service.
+func (a *app) rulesOf(ctx context.Context, t *target, service string) map[string][]string {
 	kinds := make(map[string][]string)
-	for _, r := range t.active(ctx, service) {
+	for _, r := range a.active(ctx, t, service) {
 		if !slices.Contains(kinds[r.Service], r.Kind()) {
 			kinds[r.Service] = append(kinds[r.Service], r.Kind())
 		}
@@ -62,9 +68,9 @@ func (t *target) rules(ctx context.Context, service string) map[string][]string 
 }
 
 // ruleLines returns the active rules of a service in words.
-func (t *target) ruleLines(ctx context.Context, service string) []string {
+func (a *app) ruleLines(ctx context.Context, t *target, service string) []string {
 	var lines []string
-	for _, r := range t.active(ctx, service) {
+	for _, r := range a.active(ctx, t, service) {
 		lines = append(lines, r.ID+": "+r.Sentence())
 	}
 	return lines
@@ -109,6 +115,9 @@ func (a *app) ruleCommand() *cobra.Command {
 	c.AddCommand(
 		a.ruleLs(), a.ruleGet(), a.ruleSet(),
 		a.ruleKind("weight SERVICE --to TARGET --percent N", "Change the share of the calls that some instances get", "--to v1.1.0 --percent 50", func(o *ruleOptions, r *rules.Rule) error {
+			if o.percent != math.Trunc(o.percent) {
+				return faultf(exitUsage, "--percent %v: the percentage of a weight is a whole number", o.percent)
+			}
 			to, err := parseTarget(o.to)
 			r.Weight = &rules.Weight{To: to, Percent: int(o.percent)}
 			return err
@@ -150,7 +159,10 @@ func parseTarget(text string) (rules.Target, error) {
 	}
 	keys := map[string]*string{"addr": &t.Addr, "version": &t.Version, "tag": &t.Tag, "group": &t.Group, "zone": &t.Zone}
 	for pair := range strings.SplitSeq(text, ",") {
-		key, value, _ := strings.Cut(pair, "=")
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok {
+			return t, faultf(exitUsage, "--to: %q is not KEY=VALUE", pair)
+		}
 		if keys[key] == nil {
 			return t, faultf(exitUsage, "--to: instances have no %q", key).with("keys", "addr, version, tag, group, zone")
 		}
@@ -171,6 +183,9 @@ func (a *app) ruleKind(use, short, example string, fill func(*ruleOptions, *rule
 			r := rules.Rule{Service: args[0]}
 			if err := o.scope(&r); err != nil {
 				return err
+			}
+			if f := c.Flags().Lookup("percent"); f != nil && !f.Changed {
+				return faultf(exitUsage, "--percent is needed").with("usage", "%s", c.UseLine())
 			}
 			if err := fill(o, &r); err != nil {
 				return err
@@ -204,8 +219,11 @@ func (a *app) ruleKind(use, short, example string, fill func(*ruleOptions, *rule
 	case "disable":
 		f.StringArrayVar(&o.except, "except", nil, "`CALLER` whose calls are not refused")
 	}
-	if name == "canary" || name == "limit" {
-		f.StringVar(&o.by, "by", "", "caller, tenant, key, method or header:NAME: calls with the same value go together")
+	switch name {
+	case "canary":
+		f.StringVar(&o.by, "by", "", "caller, tenant, key or header:NAME: calls with the same value go the same way")
+	case "limit":
+		f.StringVar(&o.by, "by", "", "caller, tenant, method or header:NAME: each value has a limit of its own")
 	}
 	return c
 }
@@ -264,7 +282,8 @@ func (a *app) putRule(ctx context.Context, o *ruleOptions, r rules.Rule) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, a.o.timeout+5*time.Second)
+	outer := ctx
+	ctx, cancel := context.WithTimeout(outer, a.o.timeout+5*time.Second)
 	defer cancel()
 	all, err := book.List(ctx, r.Service)
 	if err != nil {
@@ -289,9 +308,11 @@ func (a *app) putRule(ctx context.Context, o *ruleOptions, r rules.Rule) error {
 		}
 		return a.show(&r, text(r.Sentence()+" (dry run, nothing was changed)\n"), func() []string { return []string{r.ID} })
 	}
-	if err := a.confirm(t, o.yes, r.Service); err != nil {
+	if err := a.confirm(outer, t, o.yes, r.Service); err != nil {
 		return err
 	}
+	ctx, cancel = context.WithTimeout(outer, a.o.timeout+5*time.Second) // the user may have typed for longer
+	defer cancel()
 	began := time.Now()
 	stored, err := book.Put(ctx, r)
 	if err != nil {
@@ -336,18 +357,7 @@ func (a *app) inForce(ctx context.Context, f *fleet.Fleet, r *rules.Rule) int {
 	for {
 		n := 0
 		if view, err := f.Read(ctx); err == nil {
-			for addr := range addressesOf(view) {
-				client := f.Client(addr)
-				if client == nil {
-					continue
-				}
-				now, err := rulesMethod.Call(ctx, client, &struct{}{})
-				if err == nil && slices.ContainsFunc(now.Rules, func(s introspect.RuleState) bool {
-					return s.Service == r.Service && s.ID == r.ID && s.Revision == r.Revision
-				}) {
-					n++
-				}
-			}
+			n = followers(ctx, f, addressesOf(view, false), r)
 		}
 		if n > 0 && n == last {
 			if same++; same == 2 {
@@ -365,20 +375,49 @@ func (a *app) inForce(ctx context.Context, f *fleet.Fleet, r *rules.Rule) int {
 	}
 }
 
+// followers asks the processes at addrs, at most 64 at a time, and returns how many follow a
+// revision of a rule. Each has a second to answer.
+func followers(ctx context.Context, f *fleet.Fleet, addrs []string, r *rules.Rule) int {
+	var n atomic.Int64
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, 64)
+	for _, addr := range addrs {
+		client := f.Client(addr)
+		if client == nil {
+			continue
+		}
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			ctx, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			now, err := rulesMethod.Call(ctx, client, &struct{}{})
+			if err == nil && slices.ContainsFunc(now.Rules, func(s introspect.RuleState) bool {
+				return s.Service == r.Service && s.ID == r.ID && s.Revision == r.Revision
+			}) {
+				n.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	return int(n.Load())
+}
+
 // rulesMethod returns the rules that a process follows.
 const rulesMethod yodel.Method[struct{}, introspect.Rules] = "yodel.Rules"
 
-// addressesOf returns the addresses of the instances that answer.
-func addressesOf(view *fleet.View) map[string]bool {
-	addrs := make(map[string]bool)
+// addressesOf returns the addresses of the instances that can be asked, each once. Silent ones can
+// be asked by a command that has the time.
+func addressesOf(view *fleet.View, silent bool) (addrs []string) {
 	for _, s := range view.Services {
 		for _, in := range s.Instances {
-			if in.State != fleet.Down && in.State != fleet.Silent && in.State != fleet.Listed {
-				addrs[in.Addr] = true
+			if in.State != fleet.Down && in.State != fleet.Listed && (silent || in.State != fleet.Silent) {
+				addrs = append(addrs, in.Addr)
 			}
 		}
 	}
-	return addrs
+	slices.Sort(addrs)
+	return slices.Compact(addrs)
 }
 
 // refused returns the fault for the problems of a rule that are not warnings.
@@ -441,7 +480,7 @@ func (a *app) withBook(ctx context.Context, f func(ctx context.Context, t *targe
 }
 
 func (a *app) listRules(ctx context.Context, book *rules.Book, service string, all bool) error {
-	ctx, cancel := context.WithTimeout(ctx, a.o.timeout)
+	ctx, cancel := a.limited(ctx)
 	defer cancel()
 	list, err := book.List(ctx, service)
 	if err != nil {
@@ -468,7 +507,11 @@ func (a *app) listRules(ctx context.Context, book *rules.Book, service string, a
 		}
 		t.add(r.Service, r.ID, r.Kind(), state, expires, r.Author, r.Sentence())
 	}
-	if len(out) == 0 {
+	switch {
+	case len(out) > 0:
+	case len(list) > 0:
+		a.sayf("No rule is active. %s off or expired: yodel rule ls --all\n", plural(len(list), "rule"))
+	default:
 		a.sayf("There are no rules. yodel rule canary SERVICE --to VERSION --percent 10 --reason … writes one.\n")
 	}
 	return a.show(out, t, func() []string {
@@ -485,29 +528,40 @@ func (a *app) ruleGet() *cobra.Command {
 		Use: "get SERVICE ID", Short: "Print a rule as JSON", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeService,
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.withBook(c.Context(), func(ctx context.Context, _ *target, book *rules.Book) error {
-				list, err := book.List(ctx, args[0])
+				r, err := a.rule(ctx, book, args[0], args[1])
 				if err != nil {
-					return faultf(exitUnreachable, "%v", err)
+					return err
 				}
-				var ids []string
-				for i := range list {
-					if list[i].ID == args[1] {
-						data, err := json.MarshalIndent(&list[i], "", "  ")
-						if err != nil {
-							return err
-						}
-						return a.show(&list[i], text(string(data)+"\n"), func() []string { return []string{args[1]} })
-					}
-					ids = append(ids, list[i].ID)
+				data, err := json.MarshalIndent(r, "", "  ")
+				if err != nil {
+					return err
 				}
-				f := faultf(exitFailed, "not_found: %s has no rule %q", args[0], args[1])
-				if near := nearest(args[1], ids); near != "" {
-					f.addf("did you mean", "%s", near)
-				}
-				return f.with("rules", "yodel rule ls %s", args[0])
+				return a.show(r, text(string(escaped(data))+"\n"), func() []string { return []string{args[1]} })
 			})
 		},
 	}))
+}
+
+// rule reads a rule. If it does not exist, the error names the most similar one.
+func (a *app) rule(ctx context.Context, book *rules.Book, service, id string) (*rules.Rule, error) {
+	ctx, cancel := a.limited(ctx)
+	defer cancel()
+	list, err := book.List(ctx, service)
+	if err != nil {
+		return nil, faultf(exitUnreachable, "%v", err)
+	}
+	var ids []string
+	for i := range list {
+		if list[i].ID == id {
+			return &list[i], nil
+		}
+		ids = append(ids, list[i].ID)
+	}
+	f := faultf(exitFailed, "not_found: %s has no rule %q", service, id)
+	if near := nearest(id, ids); near != "" {
+		f.addf("did you mean", "%s", near)
+	}
+	return nil, f.with("rules", "yodel rule ls %s", service)
 }
 
 func (a *app) ruleSet() *cobra.Command {
@@ -517,7 +571,7 @@ func (a *app) ruleSet() *cobra.Command {
 		Long: "docs/rules.md describes the JSON. Author, reason and expiry are those of the flags, if they are given.", Args: cobra.ExactArgs(1),
 		Example: `  yodel rule set '{"service":"shop.Pay","timeout":{"after":"200ms"}}' --reason CHG-88`,
 		RunE: func(c *cobra.Command, args []string) error {
-			r, done, err := a.body(args[0])
+			r, done, err := a.body(c.Context(), args[0])
 			if err != nil {
 				return err
 			}
@@ -553,23 +607,31 @@ func faultOf(err error) error {
 	return &rules.InvalidError{Problems: []rules.Problem{{ID: "YDL-R001", Text: err.Error()}}}
 }
 
-// changeBook runs a command that changes rules.
-func (a *app) changeBook(ctx context.Context, o *ruleOptions, service, what string, f func(ctx context.Context, book *rules.Book) error) error {
+// changeBook runs a command that changes rules by f. With --dry-run, check says whether f would
+// fail.
+func (a *app) changeBook(ctx context.Context, o *ruleOptions, service, what string, check, f func(ctx context.Context, book *rules.Book) error) error {
 	return a.withBook(ctx, func(ctx context.Context, t *target, book *rules.Book) error {
+		out := struct {
+			Service string `json:"service"`
+			What    string `json:"what"`
+			DryRun  bool   `json:"dryRun,omitempty"`
+		}{service, what, o.dryRun}
+		names := func() []string { return []string{service} }
 		if o.dryRun {
-			a.printf(" would %s (dry run, nothing was changed)\n", what)
-			return nil
+			if err := check(ctx, book); err != nil {
+				return err
+			}
+			return a.show(out, text(" would "+singleLine(what)+" (dry run, nothing was changed)\n"), names)
 		}
-		if err := a.confirm(t, o.yes, service); err != nil {
+		if err := a.confirm(ctx, t, o.yes, service); err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(ctx, a.o.timeout)
+		ctx, cancel := a.limited(ctx)
 		defer cancel()
 		if err := f(ctx, book); err != nil {
 			return ruleFault(err)
 		}
-		a.printf(" did %s\n", what)
-		return nil
+		return a.show(out, text(" did "+singleLine(what)+"\n"), names)
 	})
 }
 
@@ -579,6 +641,9 @@ func (a *app) ruleRm() *cobra.Command {
 		Use: "rm SERVICE ID", Short: "Remove a rule", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeService,
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.changeBook(c.Context(), o, args[0], "remove rule "+args[1]+" of "+args[0], func(ctx context.Context, book *rules.Book) error {
+				_, err := a.rule(ctx, book, args[0], args[1])
+				return err
+			}, func(ctx context.Context, book *rules.Book) error {
 				return book.Remove(ctx, args[0], args[1], o.author, o.reason)
 			})
 		},
@@ -599,6 +664,17 @@ func (a *app) ruleRollback() *cobra.Command {
 				return faultf(exitUsage, "%q is no revision", args[1]).with("next", "yodel rule history %s", args[0])
 			}
 			return a.changeBook(c.Context(), o, args[0], fmt.Sprintf("roll the rules of %s back to revision %d", args[0], revision), func(ctx context.Context, book *rules.Book) error {
+				ctx, cancel := a.limited(ctx)
+				defer cancel()
+				changes, err := book.History(ctx, args[0])
+				if err != nil {
+					return faultf(exitUnreachable, "%v", err)
+				}
+				if revision > 0 && !slices.ContainsFunc(changes, func(ch rules.Change) bool { return ch.Revision == revision }) {
+					return faultf(exitFailed, "not_found: %s has no revision %d", args[0], revision).with("next", "yodel rule history %s", args[0])
+				}
+				return nil
+			}, func(ctx context.Context, book *rules.Book) error {
 				return book.Rollback(ctx, args[0], revision, o.author, o.reason)
 			})
 		},
@@ -612,6 +688,8 @@ func (a *app) ruleHistory() *cobra.Command {
 		Use: "history SERVICE", Short: "List the changes of the rules of a service, the newest first", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeService,
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.withBook(c.Context(), func(ctx context.Context, _ *target, book *rules.Book) error {
+				ctx, cancel := a.limited(ctx)
+				defer cancel()
 				changes, err := book.History(ctx, args[0])
 				if err != nil {
 					return faultf(exitUnreachable, "%v", err)
@@ -619,10 +697,10 @@ func (a *app) ruleHistory() *cobra.Command {
 				var b strings.Builder
 				for i := range changes {
 					ch := &changes[i]
-					fmt.Fprintf(&b, "%4d  %s  %s %s by %s: %s\n", ch.Revision, localTime(ch.At), ch.What, ch.Rule, ch.Author, ch.Reason)
+					fprintf(&b, "%4d  %s  %s %s by %s: %s\n", ch.Revision, localTime(ch.At), ch.What, ch.Rule, ch.Author, ch.Reason)
 					if a.o.verbose {
 						for _, line := range ch.Diff() {
-							fmt.Fprintf(&b, "        %s\n", line)
+							fprintf(&b, "        %s\n", line)
 						}
 					}
 				}
@@ -647,7 +725,9 @@ func (a *app) ruleExplain() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			list, err := book.List(ctx, args[0])
+			reading, cancel := a.limited(ctx)
+			defer cancel()
+			list, err := book.List(reading, args[0])
 			if err != nil {
 				return faultf(exitUnreachable, "%v", err)
 			}
@@ -674,9 +754,9 @@ func (a *app) ruleExplain() *cobra.Command {
 				if !r.Active(time.Now()) {
 					state = "  (does not act: off, or expired)"
 				}
-				fmt.Fprintf(&b, "%s  %s%s\n  by %s: %s\n", r.ID, r.Sentence(), state, r.Author, r.Reason)
+				fprintf(&b, "%s  %s%s\n  by %s: %s\n", r.ID, r.Sentence(), state, r.Author, r.Reason)
 				if effect != nil && effect.Text != "" {
-					fmt.Fprintf(&b, "  effect (last minute, estimate): %s\n", effect.Text)
+					fprintf(&b, "  effect (last minute, estimate): %s\n", effect.Text)
 				}
 			}
 			if len(out) == 0 {

@@ -71,9 +71,18 @@ func (a *app) samples(ctx context.Context, f *fleet.Fleet, t *target, args []str
 		if i > 0 {
 			b.WriteByte('\n')
 		}
-		fmt.Fprintf(&b, "%s\n%s\n", all[i].Instance, all[i].String())
+		b.WriteString(singleLine(all[i].Instance) + "\n" + all[i].String() + "\n")
 	}
+	others := 0 // that the flags leave out
 	if len(all) == 0 && len(refused) == 0 {
+		every, _ := a.collect(ctx, f, view, &introspect.SamplesQuery{Method: q.Method}, services) // refusals are printed
+		others = len(every)
+	}
+	switch {
+	case len(all) > 0 || len(refused) > 0:
+	case others > 0:
+		a.sayf("No call has such a record. %s of other calls: leave out --failed, --slow, --explained and --side\n", plural(others, "record"))
+	default:
 		a.sayf("No call has a record. Slow and failed calls have one, and calls with Call.Explain.\n")
 	}
 	return a.show(all, text(b.String()), func() []string {
@@ -110,40 +119,33 @@ func (a *app) samplesOf(ctx context.Context, f *fleet.Fleet, t *target, args []s
 
 // collect asks the instances for their records. Refused has the reasons of those that gave none.
 func (a *app) collect(ctx context.Context, f *fleet.Fleet, view *fleet.View, q *introspect.SamplesQuery, services []string) (all []sample, refused []string) {
-	ctx, cancel := context.WithTimeout(ctx, a.o.timeout)
+	ctx, cancel := a.limited(ctx)
 	defer cancel()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	all = []sample{} // [] in JSON if there is none
-	asked := make(map[string]bool)
-	for _, s := range view.Services {
-		for _, in := range s.Instances {
-			if asked[in.Addr] || in.State == fleet.Down || in.State == fleet.Silent || in.State == fleet.Listed {
-				continue
-			}
-			asked[in.Addr] = true
-			client := f.Client(in.Addr)
-			if client == nil {
-				continue
-			}
-			wg.Go(func() {
-				query := *q
-				query.Limit = 0 // records are left out below
-				samples, err := inspect.Samples.Call(ctx, client, &query)
-				mu.Lock()
-				defer mu.Unlock()
-				if err != nil {
-					refused = append(refused, fmt.Sprintf("%s: %v", in.Addr, err))
-					return
-				}
-				for _, r := range samples.Calls {
-					of := fleet.ServiceOf(r.Method)
-					if len(services) == 0 && of != "yodel" || slices.Contains(services, of) {
-						all = append(all, sample{in.Addr, r})
-					}
-				}
-			})
+	for _, addr := range addressesOf(view, false) {
+		client := f.Client(addr)
+		if client == nil {
+			continue
 		}
+		wg.Go(func() {
+			query := *q
+			query.Limit = 0 // records are left out below
+			samples, err := inspect.Samples.Call(ctx, client, &query)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				refused = append(refused, fmt.Sprintf("%s: %v", addr, err))
+				return
+			}
+			for _, r := range samples.Calls {
+				of := fleet.ServiceOf(r.Method)
+				if len(services) == 0 && of != "yodel" || slices.Contains(services, of) {
+					all = append(all, sample{addr, r})
+				}
+			}
+		})
 	}
 	wg.Wait()
 	slices.Sort(refused)

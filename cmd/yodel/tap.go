@@ -64,55 +64,58 @@ func (a *app) tap(ctx context.Context, f *fleet.Fleet, t *target, args []string,
 	var mu sync.Mutex
 	shownCalls, refused := 0, 0
 	var wg sync.WaitGroup
-	asked := make(map[string]bool)
-	for _, s := range view.Services {
-		for _, in := range s.Instances {
-			client := f.Client(in.Addr)
-			if asked[in.Addr] || in.State == fleet.Down || in.State == fleet.Listed || client == nil {
-				continue
-			}
-			asked[in.Addr] = true
-			wg.Go(func() {
-				for call, err := range inspect.Tap.Call(ctx, client, &q) {
-					mu.Lock()
-					switch {
-					case ctx.Err() != nil:
-					case err != nil:
-						refused++
-						a.sayf("%s: %v\n", in.Addr, err)
-					case call.Left > 0 && call.Method == "":
-						a.sayf("%s: %s left out\n", in.Addr, plural(call.Left, "call"))
-					case len(services) == 0 || fleet.ServiceOf(call.Method) == services[0]:
-						a.printTapped(in.Addr, call)
-						if shownCalls++; shownCalls == count {
-							cancel()
-						}
-					}
-					mu.Unlock()
-				}
-			})
+	asked := 0
+	for _, addr := range addressesOf(view, true) {
+		client := f.Client(addr)
+		if client == nil {
+			continue
 		}
+		asked++
+		wg.Go(func() {
+			for call, err := range inspect.Tap.Call(ctx, client, &q) {
+				mu.Lock()
+				switch {
+				case ctx.Err() != nil:
+				case err != nil:
+					refused++
+					a.sayf("%s: %v\n", addr, err)
+				case call.Left > 0 && call.Method == "":
+					a.sayf("%s: %s left out\n", addr, plural(call.Left, "call"))
+				case len(services) == 0 || fleet.ServiceOf(call.Method) == services[0]:
+					a.printTapped(addr, call)
+					if shownCalls++; shownCalls == count {
+						cancel()
+					}
+				}
+				mu.Unlock()
+			}
+		})
 	}
 	wg.Wait()
 	switch {
 	case outer.Err() != nil:
 		a.sayf("%s shown\n", plural(shownCalls, "call"))
 		return context.Cause(outer)
-	case len(asked) == 0:
+	case asked == 0:
 		return faultf(exitUnreachable, "no instance can be asked")
-	case refused == len(asked):
+	case refused == asked:
 		return faultf(exitFailed, "no instance shows its calls")
 	}
 	return nil
 }
 
 func (a *app) printTapped(instance string, call *introspect.Tapped) {
-	if a.o.output != "table" && a.o.output != "name" {
-		_ = a.showLine(tappedRow{instance, *call}) // a struct without values that JSON lacks
-		return
-	}
-	if a.o.output == "name" {
+	switch a.o.output {
+	case "name":
 		a.printf("%s\n", shown(call.Method))
+		return
+	case "yaml":
+		if b, err := asYAML(tappedRow{instance, *call}); err == nil { // as for JSON
+			a.printEscaped(append([]byte("---\n"), b...))
+		}
+		return
+	case "json", "ndjson":
+		_ = a.showLine(tappedRow{instance, *call}) // a struct without values that JSON lacks
 		return
 	}
 	outcome := "ok"

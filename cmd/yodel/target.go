@@ -38,6 +38,7 @@ import (
 type target struct {
 	name   string // for people, without secrets
 	source fleet.Source
+	addrs  []string // of the servers, without a registry
 	// registry is what the registry's package has made, for operators' settings and rules; nil
 	// without a registry.
 	registry any
@@ -64,7 +65,7 @@ func (a *app) openTarget(ctx context.Context) (*target, error) {
 				return nil, err
 			}
 		}
-		t.name, t.source = strings.Join(chosen.At, ","), fleet.Addresses(client, chosen.At...)
+		t.name, t.addrs, t.source = strings.Join(chosen.At, ","), chosen.At, fleet.Addresses(client, chosen.At...)
 		return t, nil
 	}
 	return t, t.open(ctx, chosen.Registry, a.o.timeout)
@@ -119,13 +120,14 @@ func (a *app) addressOf(e *yodel.Error) string {
 	if r := e.Report; r != nil && len(r.Attempts) > 0 {
 		return r.Attempts[len(r.Attempts)-1].Addr
 	}
-	if a.target != nil && a.target.registry == nil {
-		return a.addresses(a.target)[0]
+	if a.target != nil && len(a.target.addrs) > 0 {
+		return a.target.addrs[0]
 	}
 	return ""
 }
 
-// speaksTLS reports whether a server at addr completes a TLS handshake. Nothing is sent to it.
+// speaksTLS reports whether a server at addr answers a TLS handshake. Nothing but the handshake is
+// sent to it.
 func speaksTLS(ctx context.Context, addr string) bool {
 	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
@@ -215,6 +217,9 @@ func (a *app) clientOptions(p *profile) (_ *yodel.ClientOptions, err error) {
 		o.ConnMetadata = yodel.Metadata{"authorization": "Bearer " + token}
 	}
 	ca, cert, key := cmp.Or(a.o.ca, p.CA), cmp.Or(a.o.cert, p.Cert), cmp.Or(a.o.key, p.Key)
+	if key != "" && cert == "" {
+		return nil, faultf(exitUsage, "--key needs --cert")
+	}
 	if !a.o.tls && !p.TLS && ca == "" && cert == "" {
 		return o, nil
 	}
@@ -252,6 +257,28 @@ func authorities(path string) (*x509.CertPool, error) {
 type place struct {
 	scheme, hosts, user, password, path string
 	query                               url.Values
+	unclear                             bool // an @ is where no user name is: a secret may be anywhere
+}
+
+// String returns the URL without the user name, the password and tokens.
+func (p *place) String() string {
+	if p.unclear {
+		return p.scheme + ":…"
+	}
+	said := p.scheme + ":" + p.path
+	if p.hosts != "" {
+		said = strings.TrimSuffix(p.scheme+"://"+p.hosts+"/"+p.path, "/")
+	}
+	plain := make(url.Values)
+	for key, values := range p.query {
+		if slices.Contains([]string{"layout", "prefix", "db", "dc", "namespace", "group", "v"}, key) {
+			plain[key] = values
+		}
+	}
+	if len(plain) > 0 {
+		said += "?" + plain.Encode()
+	}
+	return said
 }
 
 // parsePlace parses the URL of a registry.
@@ -270,6 +297,7 @@ func parsePlace(text string) (p place, err error) {
 		p.path = rest
 		return p, nil
 	}
+	defer func() { p.unclear = strings.Contains(p.hosts+p.path+query, "@") }()
 	p.hosts, p.path, _ = strings.Cut(rest, "/")
 	if i := strings.LastIndexByte(p.hosts, '@'); i >= 0 {
 		var user string
@@ -293,7 +321,7 @@ func (t *target) open(ctx context.Context, text string, timeout time.Duration) e
 	if err != nil {
 		return err
 	}
-	t.name = p.scheme + "://" + p.hosts + p.path
+	t.name = p.String()
 	common := registry.Options{Prefix: p.path, Logger: slog.New(slog.DiscardHandler)}
 	if p.query.Get("layout") == "rpcx" {
 		common.Layout = registry.RPCX
@@ -328,7 +356,6 @@ func (t *target) open(ctx context.Context, text string, timeout time.Duration) e
 		r := mdns.New(&mdns.Options{Interfaces: interfaces, Logger: common.Logger})
 		t.use(r, r.Close)
 	case "file":
-		t.name = "file:" + p.path
 		common.Prefix = p.query.Get("prefix")
 		t.use(file.New(p.path, &common), nil)
 	case "dns":
@@ -361,34 +388,12 @@ func (t *target) openKubernetes(p *place, common registry.Options, timeout time.
 	return nil
 }
 
-// resolving is what all registries can do.
-type resolving interface {
-	Service(name string) yodel.Resolver
-}
-
 // use makes r the registry of the target.
-func (t *target) use(r resolving, end func() error) {
-	t.registry = r
+func (t *target) use(r fleet.Source, end func() error) {
+	t.registry, t.source = r, r
 	if end != nil {
 		t.close = end
 	}
-	source, ok := r.(fleet.Source)
-	if !ok {
-		source = unlisted{r, t.name}
-	}
-	t.source = source
-}
-
-// unlisted is a registry that cannot list its services.
-type unlisted struct {
-	resolving
-
-	name string
-}
-
-// Services implements fleet.Source.
-func (u unlisted) Services(context.Context) ([]string, error) {
-	return nil, faultf(exitUsage, "%s does not list its services", u.name).with("try", "yodel ls SERVICE")
 }
 
 // lookUp resolves a name of DNS once. The fleet is the servers at its addresses.
@@ -410,7 +415,8 @@ func (t *target) lookUp(ctx context.Context, name string, timeout time.Duration)
 		return faultf(exitUnreachable, "DNS names no instance of %s: %v", name, cmp.Or(err, errors.New("the name does not exist")))
 	}
 	slices.Sort(addrs)
-	t.source = fleet.Addresses(t.client, slices.Compact(addrs)...)
+	t.addrs = slices.Compact(addrs)
+	t.source = fleet.Addresses(t.client, t.addrs...)
 	return nil
 }
 
@@ -420,7 +426,11 @@ func (a *app) fleet(ctx context.Context) (f *fleet.Fleet, t *target, done func()
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	f = fleet.New(t.source, &fleet.Options{Timeout: min(a.o.timeout, time.Second), Client: t.client})
+	limit := a.o.timeout
+	if !a.o.patient {
+		limit = min(limit, time.Second)
+	}
+	f = fleet.New(t.source, &fleet.Options{Timeout: limit, Client: t.client})
 	return f, t, func() { f.Close(); _ = t.close() }, nil
 }
 

@@ -31,6 +31,11 @@ func (a *app) topCommand() *cobra.Command {
 			if !slices.Contains([]string{"services", "methods", "instances"}, by) {
 				return faultf(exitUsage, "--by is services, methods or instances")
 			}
+			if len(args) > 0 {
+				if _, err := a.service(ctx, f, t, args[0]); err != nil {
+					return err
+				}
+			}
 			m := &topModel{ctx: ctx, fleet: f, target: t, services: args, by: by, order: "worst", every: a.o.every}
 			if a.outTTY && a.inTTY && a.o.output == "table" {
 				return m.runOnTerminal(a)
@@ -238,6 +243,8 @@ func (m *topModel) screen() string {
 		lines = lines[:min(len(lines), m.height)]
 	}
 	for i, line := range lines {
+		line = singleLine(line) // tea obeys the control sequences in it
+		lines[i] = line
 		if runes := []rune(line); m.width > 0 && len(runes) > m.width {
 			lines[i] = string(runes[:m.width])
 		}
