@@ -216,7 +216,7 @@ func TestHungryConnectionsHaveEqualShares(t *testing.T) {
 				time.Sleep(10 * time.Millisecond)
 				sum, least, most = windows(all)
 			}
-			// The connections joined one after another: what the first ones had until then does not count.
+			// Connections joined one after another: what the first ones had before is not compared.
 			before := talk()
 			base := make([]int64, conns)
 			for i := range counts {
