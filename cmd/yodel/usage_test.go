@@ -36,7 +36,7 @@ func TestUsage(t *testing.T) {
 		{`call cli.Echo/Say "x"`, exitOK, `"x"`},
 		// A service that the servers at fixed addresses have, or that is misspelled.
 		{"doctor cli.Echo --at {addr}", exitOK, "cli.Echo has a single instance"},
-		{"top cli.Echo -n 1 -o json --at {addr}", exitOK, `"state": "idle"`},
+		{"top cli.Echo -n 1 -o json --at {addr}", exitOK, `"name": "cli.Echo"`},
 		{"doctor cli.Ecko", exitFailed, "did you mean   cli.Echo"},
 		{"top cli.Ecko -n 1", exitFailed, "did you mean   cli.Echo"},
 		// Filters that leave nothing.
