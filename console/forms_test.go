@@ -5,13 +5,16 @@ package console
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/rules"
 )
@@ -288,4 +291,72 @@ func (b *browser) value(expression string) (s string) {
 	b.t.Helper()
 	must(b.t, json.Unmarshal([]byte(b.eval(expression)), &s))
 	return s
+}
+
+// The form of a rule keeps the digits of the reply that it edits, as a field and as JSON.
+func TestBrowserKeepsTheReplyOfARule(t *testing.T) {
+	b, s, _, base := newBrowserOf(t, nil)
+	book, err := rules.Open(s.registry)
+	must(t, err)
+	_, err = book.Put(t.Context(), rules.Rule{
+		Service: "Stock", ID: "wide", Author: "ann", Reason: "a test", Mock: &rules.Answer{Reply: json.RawMessage(`{"id":` + widest + `,"price":1.0}`)},
+	})
+	must(t, err)
+	for i, mode := range []string{"form", "json"} {
+		b.open(base+"/rules?edit=wide&service=Stock", "Mock")
+		if mode == "json" {
+			b.click("form [role=tab]:last-child")
+			b.until("document.querySelector('form textarea')?.value.includes('" + widest + "')")
+		}
+		b.fill("form textarea", strings.ReplaceAll(b.value("document.querySelector('form textarea').value"), "1.0", "2.0"))
+		b.fill("[name=reason]", "a test of the "+mode)
+		b.click("form.rule [type=submit]")
+		eventually(t, "the rule is stored", func() bool {
+			all, err := book.List(t.Context(), "Stock")
+			must(t, err)
+			return len(all) == 1 && all[0].Revision == i+2
+		})
+		all, err := book.List(t.Context(), "Stock")
+		must(t, err)
+		if got, want := string(all[0].Mock.Reply), `{"id":`+widest+`,"price":2.0}`; got != want {
+			t.Errorf("%s: the reply is %s, want %s", mode, got, want)
+		}
+	}
+}
+
+// The pages say which records are not valid rules.
+func TestBrowserNamesInvalidRules(t *testing.T) {
+	b, s, _, base := newBrowserOf(t, nil)
+	must(t, s.registry.Keep(t.Context(), "Stock", "rules", "broken", []byte("{")))
+	for _, path := range []string{"/rules", "/services/Stock?tab=rules"} {
+		b.open(base+path, "The record Stock/broken is not a valid rule")
+		b.check(path)
+	}
+}
+
+// A mute registry reads neither rules nor settings.
+type mute struct{ *registry.Registry }
+
+var errQuorum = errors.New("no quorum")
+
+func (mute) KeptServices(context.Context, string) ([]string, error) { return nil, errQuorum }
+
+func (mute) Overrides(string) yodel.Resolver { return mute{} }
+
+func (mute) Watch(context.Context, func([]yodel.Instance)) error { return errQuorum }
+
+// The pages say that rules and settings cannot be read, and go on with what the registry has.
+func TestBrowserSaysThatRulesAndSettingsCannotBeRead(t *testing.T) {
+	b := newBrowser(t)
+	s := newShop(t)
+	c, err := New(mute{s.registry}, &Options{Logger: slog.New(slog.DiscardHandler)})
+	must(t, err)
+	base := serveConsole(t, c)
+	b.enter(c, base, "The rules cannot be read now: ")
+	if headline := b.eval("document.querySelector('[data-headline]').innerText"); strings.Contains(headline, "does not answer") || strings.Contains(headline, "active") {
+		t.Errorf("the headline is %s", headline)
+	}
+	for _, path := range []string{"/services/Stock", "/services/Stock/" + s.addrs["Stock"][0]} {
+		b.open(base+path, "the settings of operators for Stock cannot be read")
+	}
 }

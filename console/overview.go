@@ -213,7 +213,8 @@ type overview struct {
 	Total    int            `json:"total"`
 	Rules    int            `json:"rules"`
 	Events   []event        `json:"events"`
-	Err      string         `json:"err,omitempty"` // why the registry cannot be read now
+	Err      string         `json:"err,omitempty"`      // why the registry cannot be read now
+	RulesErr string         `json:"rulesErr,omitempty"` // why the rules cannot be read now
 }
 
 // overview serves the services and what has changed.
@@ -232,7 +233,7 @@ func (c *Console) overviewOf(r *http.Request, s *snapshot) *overview {
 		out.Err = errorText(s.err)
 	}
 	if err != nil {
-		out.Err = cmp.Or(out.Err, "the rules cannot be read: "+errorText(err))
+		out.RulesErr = errorText(err)
 	}
 	var totals fleet.Traffic
 	for _, service := range s.Services {

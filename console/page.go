@@ -142,7 +142,11 @@ func textOverview(out *bytes.Buffer, v *overview) {
 		fmt.Fprintln(out, "No service is registered yet.")
 		return
 	case bad == 0:
-		fmt.Fprintf(out, "%s healthy. %s active.\n\n", count(len(v.Services), "service is", "services are"), count(v.Rules, "rule is", "rules are"))
+		said := count(v.Rules, "rule is", "rules are") + " active."
+		if v.RulesErr != "" {
+			said = "The rules cannot be read now: " + printable(v.RulesErr)
+		}
+		fmt.Fprintf(out, "%s healthy. %s\n\n", count(len(v.Services), "service is", "services are"), said)
 	default:
 		fmt.Fprintf(out, "%d of %s.\n\n", bad, count(len(v.Services), "service needs attention", "services need attention"))
 	}

@@ -30,6 +30,15 @@ type ruleView struct {
 	Kind     string `json:"kind"`
 	Sentence string `json:"sentence"`
 	Active   bool   `json:"active"`
+	Reply    string `json:"replyText,omitempty"` // of a mock or a fallback: numbers of JavaScript would lose digits
+}
+
+func ruleViewOf(r *rules.Rule) ruleView {
+	v := ruleView{Rule: *r, Kind: r.Kind(), Sentence: r.Sentence(), Active: r.Active(time.Now())}
+	if answer := cmp.Or(r.Mock, r.Fallback); answer != nil {
+		v.Reply = string(answer.Reply)
+	}
+	return v
 }
 
 // ruleRoutes adds the routes of the rules.
@@ -86,11 +95,15 @@ func (c *Console) rules(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	invalid, err := book.Invalid(r.Context(), r.FormValue("service"))
+	if err != nil {
+		return nil, err
+	}
 	out := make([]ruleView, len(list))
 	for i := range list {
-		out[i] = ruleView{list[i], list[i].Kind(), list[i].Sentence(), list[i].Active(time.Now())}
+		out[i] = ruleViewOf(&list[i])
 	}
-	return map[string]any{"rules": out, "kinds": rules.Kinds()}, nil
+	return map[string]any{"rules": out, "invalid": invalid, "kinds": rules.Kinds()}, nil
 }
 
 // A changeView is a change of the rules of a service.
@@ -237,7 +250,7 @@ func (c *Console) putRule(r *http.Request, user User) (any, error) {
 		return nil, ruleError(err)
 	}
 	c.kept.forget()
-	return ruleView{stored, stored.Kind(), stored.Sentence(), stored.Active(time.Now())}, nil
+	return ruleViewOf(&stored), nil
 }
 
 // undoTo returns the request that makes the rules of a service what they were after a revision.

@@ -112,7 +112,7 @@ func TestRulesAreReadForAllViewers(t *testing.T) {
 	for _, one := range []struct {
 		fails error
 		want  string
-	}{{nil, `"rules":1,"events":[]`}, {errors.New("no quorum"), `"rules":0,"events":[],"err":"the rules cannot be read: `}} {
+	}{{nil, `"rules":1,"events":[]`}, {errors.New("no quorum"), `"rules":0,"events":[],"rulesErr":"`}} {
 		ctx, leave := context.WithCancel(t.Context())
 		left := make(chan struct{})
 		go func() {

@@ -44,8 +44,9 @@ func (a *app) drainTestCommand() *cobra.Command {
 		Use:   "drain-test SERVICE/METHOD [JSON | @FILE | -]",
 		Short: "Restart the instances of a service one after the other under load, and count lost calls",
 		Long: "The command of --restart restarts one instance. It runs in a shell, with {addr}, {host} and {port} replaced and\n" +
-			"YODEL_ADDR set, and the next instance follows when the service has as many instances as before. Without\n" +
-			"--restart, each instance is drained by an operator's setting and enabled again.\n" +
+			"YODEL_ADDR set, and the next instance follows when the service has as many instances as before. The output of\n" +
+			"processes that it leaves in the background is lost, unless it redirects it. Without --restart, each instance is\n" +
+			"drained by an operator's setting and enabled again.\n" +
 			"A call is sent again only if a server has refused it before processing it, as one that is shutting down does.\n" +
 			"The exit code is 3 if more than --allow calls fail.",
 		Example:           "  yodel drain-test shop.Cart/Get --restart 'systemctl restart shop@{port}'\n  yodel drain-test shop.Cart/Get --rate 500 --rounds 3",

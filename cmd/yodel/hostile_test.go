@@ -149,3 +149,27 @@ func TestSingleLine(t *testing.T) {
 		}
 	}
 }
+
+// A record that is not a valid rule is named, and can be removed.
+func TestRecordsThatAreNotRules(t *testing.T) {
+	folder := t.TempDir()
+	if err := file.New(folder, nil).Keep(t.Context(), "shop.Cart", "rules", "broken", []byte("{")); err != nil {
+		t.Fatal(err)
+	}
+	const warning = "warning: the record broken of shop.Cart is not a valid rule"
+	for _, one := range []struct {
+		args string
+		warn bool
+		out  string
+	}{
+		{"rule ls", true, ""}, {"rule ls shop.Cart", true, ""}, {"rule ls shop.Pay", false, ""},
+		{"rule rm shop.Cart broken --reason x --dry-run", false, " would remove rule broken of shop.Cart (dry run, nothing was changed)\n"},
+		{"rule rm shop.Cart broken --reason x", false, " did remove rule broken of shop.Cart\n"},
+		{"rule ls", false, ""},
+	} {
+		r := run(t, folder, strings.Fields(one.args)...)
+		if r.code != exitOK || strings.Contains(r.err, warning) != one.warn || r.out != one.out && one.out != "" {
+			t.Errorf("yodel %s: exit code %d, %s%s", one.args, r.code, r.out, r.err)
+		}
+	}
+}

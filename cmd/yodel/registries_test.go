@@ -190,6 +190,8 @@ func TestNamesOfRegistriesHaveNoSecrets(t *testing.T) {
 		"redis://:SECRET?a@h:6379":               "redis:…",
 		"redis://:SECRET%zz@h:6379":              "redis:…",
 		"file:/var/shop?prefix=p":                "file:/var/shop?prefix=p",
+		"file:///var/shop":                       "file:/var/shop",
+		"file://localhost/var/shop":              "file:/var/shop",
 		"mdns:lo":                                "mdns:lo",
 		"kubernetes://shop?token-file=/run/mine": "kubernetes://shop",
 	} {

@@ -507,6 +507,13 @@ func (a *app) listRules(ctx context.Context, book *rules.Book, service string, a
 		}
 		t.add(r.Service, r.ID, r.Kind(), state, expires, r.Author, r.Sentence())
 	}
+	invalid, err := book.Invalid(ctx, service)
+	if err != nil {
+		return faultf(exitUnreachable, "%v", err)
+	}
+	for _, r := range invalid {
+		a.sayf("warning: the record %s of %s is not a valid rule, so no process begins to apply it: %s; yodel rule rm removes it\n", r.ID, r.Service, r.Problem)
+	}
 	switch {
 	case len(out) > 0:
 	case len(list) > 0:
@@ -641,7 +648,11 @@ func (a *app) ruleRm() *cobra.Command {
 		Use: "rm SERVICE ID", Short: "Remove a rule", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeService,
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.changeBook(c.Context(), o, args[0], "remove rule "+args[1]+" of "+args[0], func(ctx context.Context, book *rules.Book) error {
-				_, err := a.rule(ctx, book, args[0], args[1])
+				invalid, err := book.Invalid(ctx, args[0])
+				if err == nil && slices.ContainsFunc(invalid, func(r introspect.RuleState) bool { return r.ID == args[1] }) {
+					return nil
+				}
+				_, err = a.rule(ctx, book, args[0], args[1])
 				return err
 			}, func(ctx context.Context, book *rules.Book) error {
 				return book.Remove(ctx, args[0], args[1], o.author, o.reason)

@@ -299,6 +299,13 @@ func parsePlace(text string) (p place, err error) {
 	}
 	defer func() { p.unclear = strings.Contains(p.hosts+p.path+query, "@") }()
 	p.hosts, p.path, _ = strings.Cut(rest, "/")
+	if scheme == "file" {
+		if p.hosts != "" && p.hosts != "localhost" {
+			return p, faultf(exitUsage, "the registry %q is a folder of another host", text).with("try", "file:%s", rest)
+		}
+		p.hosts, p.path = "", "/"+p.path
+		return p, nil
+	}
 	if i := strings.LastIndexByte(p.hosts, '@'); i >= 0 {
 		var user string
 		user, p.hosts = p.hosts[:i], p.hosts[i+1:]

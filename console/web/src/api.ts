@@ -53,6 +53,7 @@ export interface Overview {
 	rules: number;
 	events: Event[];
 	err?: string;
+	rulesErr?: string;
 }
 
 export interface Row extends Numbers {

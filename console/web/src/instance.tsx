@@ -51,6 +51,7 @@ interface Detail {
 	chart?: Chart;
 	conns?: { conns: Conn[] | null; left?: number };
 	connsErr?: string;
+	setErr?: string;
 }
 
 export function InstanceScreen({ service, addr }: { service: string; addr: string }) {
@@ -77,6 +78,7 @@ export function InstanceScreen({ service, addr }: { service: string; addr: strin
 						</Link>
 					</div>
 					{setting && <SetInstance service={service} instance={d.view} close={() => (setSetting(false), loaded.reload())} />}
+					{d.setErr && <p class="warn">▲ {d.setErr}</p>}
 					<Compare d={d} />
 					{d.chart ? <Charts chart={d.chart} events={d.events ?? []} /> : <Empty title={t("instance.blind")} why={d.view.why || t("blind.why")} />}
 					<div class="columns">

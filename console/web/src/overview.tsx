@@ -39,14 +39,16 @@ function Filled({ o }: { o: Overview }) {
 	}, []);
 	const wrong = o.services.filter((s) => s.problems?.length);
 	const names = wrong.slice(0, 2).map((s) => s.name);
-	const headline = o.err ? t("overview.blind", o.services.length, clock(o.at)) : wrong.length ? t("overview.wrong", wrong.length, o.services.length, names.join(", ") + (wrong.length > 2 ? " …" : "")) : t("overview.fine", o.services.length, o.rules);
+	const headline = o.err ? t("overview.blind", o.services.length, clock(o.at)) : wrong.length ? t("overview.wrong", wrong.length, o.services.length, names.join(", ") + (wrong.length > 2 ? " …" : "")) : o.rulesErr ? t("overview.norules", o.services.length) : t("overview.fine", o.services.length, o.rules);
+	const bad = o.err || o.rulesErr || wrong.length;
 	const { totals } = o;
 	return (
 		<>
-			<h1 class={"headline " + (o.err || wrong.length ? "warn" : "good")} data-headline>
-				<span aria-hidden="true">{o.err || wrong.length ? "▲" : "●"}</span> {headline}
+			<h1 class={"headline " + (bad ? "warn" : "good")} data-headline>
+				<span aria-hidden="true">{bad ? "▲" : "●"}</span> {headline}
 			</h1>
 			{o.err && <div class="banner">{t("overview.registry", o.err)}</div>}
+			{o.rulesErr && <div class="banner">{t("overview.rules", o.rulesErr)}</div>}
 			<p class="dim">{t(`range.${range as "1m"}`)}</p>
 			<div class="tiles">
 				<Tile name={t("rate")} value={totals.rate === null ? t("nodata") : totals.ok === null ? t("idle") : number(totals.rate)} points={totals.spark} />

@@ -4,6 +4,7 @@
 
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { post, useData, type Overview } from "./api";
+import { parse, plain, write } from "./json";
 import type { Rule } from "./rules";
 import { go, href, useParam, useShell } from "./state";
 import { day, Empty, number, NumberInput, Tabs, useSubmit, Wait } from "./ui";
@@ -79,7 +80,8 @@ export function RuleForm({ kind, edit, close }: { kind: string; edit: string; cl
 						{({ rules }) => {
 							const rule = rules.find((r) => r.id === edit);
 							if (!rule) return <p class="bad">✖ {t("rules.gone", edit)}</p>;
-							const { kind: k, sentence: _1, active: _2, author: _3, created: _4, revision: _5, reason: _6, ...first } = rule;
+							const { kind: k, sentence: _1, active: _2, author: _3, created: _4, revision: _5, reason: _6, replyText, ...rest } = rule;
+							const first = replyText ? { ...rest, [k]: { ...(rest[k] as Draft), reply: parse(replyText) } } : rest;
 							return <Form key={edit} names={names} kind={k} first={first} close={close} edits />;
 						}}
 					</Wait>
@@ -104,7 +106,7 @@ function Form({ names, kind, first, close, edits }: { names: string[]; kind: str
 	}, [draft, life]);
 	const { effect, sentence, refused } = usePreview(whole);
 	const show = (m: string) => {
-		setText(JSON.stringify(draft, null, 2));
+		setText(write(draft, 2));
 		setBroken("");
 		setMode(m);
 	};
@@ -112,7 +114,7 @@ function Form({ names, kind, first, close, edits }: { names: string[]; kind: str
 		setText(s);
 		let rule: unknown;
 		try {
-			rule = JSON.parse(s);
+			rule = parse(s);
 		} catch {
 			return setBroken(t("call.notjson"));
 		}
@@ -127,10 +129,10 @@ function Form({ names, kind, first, close, edits }: { names: string[]; kind: str
 		const next = l === "keep" && first.expires ? { ...rest, expires: first.expires } : rest;
 		setLife(l);
 		setDraft(next);
-		if (!broken) setText(JSON.stringify(next, null, 2));
+		if (!broken) setText(write(next, 2));
 	};
 	const { submit, busy, error } = useSubmit(async () => {
-		const stored = await post<Rule>("rules/put", { ...whole, reason });
+		const stored = await post<Rule>("rules/put", write({ ...whole, reason }));
 		go(href(["rules"], { service: stored.service, rule: stored.service + "/" + stored.id }));
 	});
 	// A rule without the object of its kind has no kind, also if all fields of it are empty.
@@ -160,10 +162,12 @@ function Form({ names, kind, first, close, edits }: { names: string[]; kind: str
 							</label>
 							{(Object.hasOwn(fields, kind) ? fields[kind]! : []).map((f) => input(f, kind + "."))}
 							{edits && input(["off", "bool"])}
-							<fieldset>
-								<legend>{t("rules.scope")}</legend>
-								{scope.map((f) => input(f))}
-							</fieldset>
+							{kind !== "switch" && (
+								<fieldset>
+									<legend>{t("rules.scope")}</legend>
+									{scope.map((f) => input(f))}
+								</fieldset>
+							)}
 						</>
 					)}
 				</section>
@@ -201,12 +205,12 @@ function Form({ names, kind, first, close, edits }: { names: string[]; kind: str
 /** What a rule would do, half a second after the last change of the form. */
 function usePreview(rule: Draft) {
 	const [state, setState] = useState<{ effect?: Effect; sentence?: string; refused?: string }>({});
-	const key = JSON.stringify(rule);
+	const text = write(rule);
 	useEffect(() => {
 		let current = true;
 		const ask = async () => {
 			try {
-				const p = await post<{ effect: Effect; sentence: string }>("rules/preview", rule);
+				const p = await post<{ effect: Effect; sentence: string }>("rules/preview", text);
 				if (current) setState(p);
 			} catch (e) {
 				if (current) setState({ refused: (e as Error).message });
@@ -219,7 +223,7 @@ function usePreview(rule: Draft) {
 			clearTimeout(timer);
 			clearInterval(again);
 		};
-	}, [key]);
+	}, [text]);
 	return state;
 }
 
@@ -269,11 +273,11 @@ function Preview({ e }: { e: Effect }) {
 
 function Field({ name, kind, value, set, label }: { name: string; kind: Kind; value: unknown; set: (v: unknown) => void; label?: string }) {
 	const { t } = useShell();
-	const [json, setJson] = useState(value === undefined ? "" : JSON.stringify(value));
+	const [json, setJson] = useState(value === undefined ? "" : write(value));
 	const change = (s: string) => {
 		setJson(s);
 		try {
-			set(s ? JSON.parse(s) : "");
+			set(s ? parse(s) : "");
 		} catch {
 			// the text is not complete yet
 		}
@@ -284,13 +288,13 @@ function Field({ name, kind, value, set, label }: { name: string; kind: Kind; va
 			{kind === "bool" ? (
 				<input name={name} type="checkbox" checked={!!value} onChange={(e) => set(e.currentTarget.checked)} />
 			) : kind === "number" ? (
-				<NumberInput name={name} value={value === undefined ? "" : String(value)} set={(s) => set(s === "" ? "" : Number(s))} />
+				<NumberInput name={name} value={plain(value)} set={(s) => set(s === "" ? "" : Number(s))} />
 			) : kind === "list" ? (
 				<input name={name} value={Array.isArray(value) ? value.join(", ") : ""} onChange={(e) => set(e.currentTarget.value.split(",").map((s) => s.trim()).filter(Boolean))} />
 			) : kind === "json" ? (
 				<textarea name={name} rows={3} value={json} onInput={(e) => change(e.currentTarget.value)} />
 			) : (
-				<input name={name} value={String(value ?? "")} onInput={(e) => set(e.currentTarget.value)} />
+				<input name={name} value={plain(value)} onInput={(e) => set(e.currentTarget.value)} />
 			)}
 		</label>
 	);

@@ -15,6 +15,7 @@ export interface Rule {
 	kind: string;
 	sentence: string;
 	active: boolean;
+	replyText?: string;
 	off?: boolean;
 	expires?: string;
 	author: string;
@@ -53,7 +54,7 @@ export function RulesScreen() {
 export function RuleList({ service }: { service: string }) {
 	const { t, me, mayChange, paused } = useShell();
 	const [shown, setShown] = useParam("rule");
-	const loaded = useData<{ rules: Rule[]; kinds: string[] }>(me.rules ? "rules?service=" + encodeURIComponent(service) : null, 2000, paused);
+	const loaded = useData<{ rules: Rule[]; invalid: { service: string; id: string; problem: string }[] | null; kinds: string[] }>(me.rules ? "rules?service=" + encodeURIComponent(service) : null, 2000, paused);
 	if (!me.rules) return <Empty title={t("rules.unsupported")} why={t("rules.unsupported.why", me.registry)} />;
 	const state = (r: Rule) => (r.off ? "off" : r.active ? "active" : "expired");
 	const columns: Column<Rule>[] = [
@@ -67,7 +68,7 @@ export function RuleList({ service }: { service: string }) {
 	];
 	return (
 		<Wait of={loaded}>
-			{({ rules, kinds }) => {
+			{({ rules, invalid, kinds }) => {
 				const rule = rules.find((r) => r.service + "/" + r.id === shown);
 				return (
 					<>
@@ -81,6 +82,7 @@ export function RuleList({ service }: { service: string }) {
 								))}
 							</div>
 						)}
+						{invalid?.map((r) => <p class="warn">▲ {t("rules.invalid", r.service + "/" + r.id, r.problem)}</p>)}
 						{rules.length ? (
 							<Table name="rules" rows={rules} columns={columns} open={(r) => href(["rules"], { service: r.service, rule: r.service + "/" + r.id })} command={cli.rules(service)} />
 						) : (

@@ -22,6 +22,7 @@ interface Service {
 	methods: (Method & Numbers)[];
 	events: Event[];
 	chart: Chart;
+	setErr?: string;
 }
 
 export function ServiceScreen({ name }: { name: string }) {
@@ -46,6 +47,7 @@ export function ServiceScreen({ name }: { name: string }) {
 						</Link>
 					</div>
 					{s.view.problems?.map((p) => <p class="warn">▲ {problemText(t, p)}</p>)}
+					{s.setErr && <p class="warn">▲ {s.setErr}</p>}
 					<Strip s={s} />
 					<Tabs
 						at={tab}
