@@ -22,7 +22,8 @@ type conn struct {
 }
 
 func newConns(local, remote address) (client, server *conn) {
-	up, down := newPipe(), newPipe()
+	mu := new(sync.Mutex)
+	up, down := newPipe(mu), newPipe(mu)
 	return &conn{down, up, local, remote}, &conn{up, down, remote, local}
 }
 
@@ -39,17 +40,23 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, c.describe("write", err)
 }
 
-// Close ends both directions. The peer can still read the bytes that were written.
+// Close ends both directions at once: a pending Read fails with net.ErrClosed even if the peer
+// closes its end in answer. The peer can still read the bytes that were written.
 func (c *conn) Close() error {
-	c.out.closeWriter(net.ErrClosed)
-	c.in.closeReader()
+	c.out.mu.Lock()
+	defer c.out.mu.Unlock()
+	c.out.closeLocked(&c.out.writer, net.ErrClosed)
+	c.in.closeLocked(&c.in.reader, net.ErrClosed)
+	c.in.ring, c.in.start, c.in.size = nil, 0, 0 // no more reads are possible
 	return nil
 }
 
 // CloseWrite ends the direction towards the peer. The peer reads io.EOF after the bytes that were
 // written.
 func (c *conn) CloseWrite() error {
-	c.out.closeWriter(io.ErrClosedPipe)
+	c.out.mu.Lock()
+	defer c.out.mu.Unlock()
+	c.out.closeLocked(&c.out.writer, io.ErrClosedPipe)
 	return nil
 }
 
@@ -79,8 +86,8 @@ func (c *conn) describe(op string, err error) error {
 
 // A pipe is one direction of a connection: a ring of bytes.
 type pipe struct {
-	mu      sync.Mutex
-	changed sync.Cond // for both sides: a reader and a writer never wait at the same time
+	mu      *sync.Mutex // of the connection
+	changed sync.Cond   // for both sides: a reader and a writer never wait at the same time
 
 	ring  []byte
 	start int // index of the first unread byte in ring
@@ -97,11 +104,7 @@ type end struct {
 	timer  *time.Timer
 }
 
-func newPipe() *pipe {
-	p := new(pipe)
-	p.changed.L = &p.mu
-	return p
-}
+func newPipe(mu *sync.Mutex) *pipe { return &pipe{mu: mu, changed: sync.Cond{L: mu}} }
 
 func (p *pipe) read(b []byte) (int, error) {
 	p.mu.Lock()
@@ -187,19 +190,6 @@ func (p *pipe) growLocked(want int) {
 	ring := make([]byte, min(pipeSize, max(want, 2*len(p.ring), 512)))
 	p.size = p.takeLocked(ring) // takeLocked leaves start at 0
 	p.ring = ring
-}
-
-func (p *pipe) closeWriter(why error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.closeLocked(&p.writer, why)
-}
-
-func (p *pipe) closeReader() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.closeLocked(&p.reader, net.ErrClosed)
-	p.ring, p.start, p.size = nil, 0, 0 // no more reads are possible
 }
 
 func (p *pipe) closeLocked(e *end, why error) {

@@ -214,6 +214,35 @@ func TestErrorsSayWhoClosed(t *testing.T) {
 	}
 }
 
+// The peer closes its end as soon as it reads that this one is closed, in every round at another
+// moment.
+func TestAPendingReadEndsWithItsOwnClose(t *testing.T) {
+	network := mem.New()
+	listener := listen(t, network, "server")
+	for range 5000 {
+		client, err := network.Dial(t.Context(), "server")
+		if err != nil {
+			t.Fatal(err)
+		}
+		server, err := listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var both sync.WaitGroup
+		both.Go(func() {
+			_, _ = client.Read(make([]byte, 1))
+			_ = client.Close()
+		})
+		both.Go(func() {
+			if _, err := server.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("got %v, want net.ErrClosed", err)
+			}
+		})
+		_ = server.Close()
+		both.Wait()
+	}
+}
+
 func TestCloseWriteEndsOneDirection(t *testing.T) {
 	client, server := pair(t)
 	half := client.(interface{ CloseWrite() error })
