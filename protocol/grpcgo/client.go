@@ -316,14 +316,16 @@ func (st *clientStream) SendMsg(m any) error {
 		return io.EOF
 	}
 	err := st.send(&m)
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case errors.Is(err, io.EOF):
-		return io.EOF // RecvMsg returns the reason
+	}
+	failed := statusOf(err)
+	switch code := status.Code(failed); {
+	case errors.Is(err, io.EOF), code == codes.Canceled, code == codes.DeadlineExceeded, code == codes.Unavailable:
+		return io.EOF // the stream has ended: RecvMsg returns the reason
 	}
 	st.fail(err)
-	return statusOf(err)
+	return failed
 }
 
 // RecvMsg implements grpc.ClientStream.

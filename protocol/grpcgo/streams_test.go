@@ -90,6 +90,47 @@ func open(t *testing.T, desc *grpc.StreamDesc, opts ...grpc.CallOption) grpc.Cli
 	return st
 }
 
+// After a stream has ended, SendMsg returns io.EOF, as that of grpc-go does, and RecvMsg returns
+// the reason.
+func TestSendAfterTheEnd(t *testing.T) {
+	for _, desc := range []*grpc.StreamDesc{&upload, &duplex} {
+		for code, end := range map[codes.Code]func(context.Context) (context.Context, context.CancelFunc){
+			codes.Canceled: func(ctx context.Context) (context.Context, context.CancelFunc) {
+				ctx, cancel := context.WithCancel(ctx)
+				time.AfterFunc(20*time.Millisecond, cancel)
+				return ctx, cancel
+			},
+			codes.DeadlineExceeded: func(ctx context.Context) (context.Context, context.CancelFunc) {
+				return context.WithTimeout(ctx, 20*time.Millisecond)
+			},
+		} {
+			t.Run(desc.StreamName+" "+code.String(), func(t *testing.T) {
+				ctx, cancel := end(t.Context())
+				defer cancel()
+				st, err := connect(t).NewStream(ctx, desc, "/test.Streams/"+desc.StreamName)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for sent := 0; ; sent++ {
+					if err := st.SendMsg(wrapperspb.String("more")); err == io.EOF {
+						break
+					} else if err != nil {
+						t.Fatalf("message %d: got %v", sent, err)
+					}
+				}
+				for range 20 {
+					if err := st.SendMsg(wrapperspb.String("late")); err != io.EOF {
+						t.Fatalf("a late message: got %v", err)
+					}
+				}
+				if err := st.RecvMsg(new(wrapperspb.StringValue)); status.Code(err) != code {
+					t.Errorf("got %v", err)
+				}
+			})
+		}
+	}
+}
+
 // A message that cannot be encoded fails its stream: SendMsg and RecvMsg return the error.
 func TestMessageThatIsNotSent(t *testing.T) {
 	for _, desc := range []*grpc.StreamDesc{&upload, &duplex} {
