@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -288,8 +289,12 @@ func negativeCases() map[string]*negativeCase {
 			}},
 			calls: 2,
 			check: func(t *testing.T, conns []*negativeConn) {
-				if len(conns) != 2 || conns[0].requests != 1 || conns[1].requests != 1 {
-					t.Errorf("the calls took %d connections, want one for each", len(conns))
+				var got []int // a third connection may replace the second, for calls to come
+				for _, c := range conns {
+					got = append(got, c.requests)
+				}
+				if !slices.Equal(slices.DeleteFunc(got, func(n int) bool { return n == 0 }), []int{1, 1}) {
+					t.Errorf("the calls by connection are %d, want one on each of two", got)
 				}
 			},
 		},
