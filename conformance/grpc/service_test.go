@@ -170,6 +170,11 @@ func (s *service) ended(ctx context.Context, err error) error {
 // serveService serves the service with health and reflection.
 func serveService(t *testing.T, o *http.Options) (addr string, s *service) {
 	t.Helper()
+	return serveServiceOn(t, o, listen(t))
+}
+
+func serveServiceOn(t *testing.T, o *http.Options, l net.Listener) (addr string, s *service) {
+	t.Helper()
 	server := yodel.NewServer(&yodel.ServerOptions{
 		Codecs: []yodel.Codec{protobuf.Codec, protobuf.JSON}, Compressors: []yodel.Compressor{gzip.Compressor},
 		Protocols: []yodel.Protocol{http.New(o)}, Logger: slog.New(slog.DiscardHandler),
@@ -179,7 +184,7 @@ func serveService(t *testing.T, o *http.Options) (addr string, s *service) {
 	if err := errors.Join(http.RegisterHealth(server), reflection.Register(server)); err != nil {
 		t.Fatal(err)
 	}
-	return start(t, server), s
+	return startOn(t, server, l), s
 }
 
 // start serves a server until the test ends.
