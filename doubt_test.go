@@ -4,6 +4,7 @@ package yodel_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -158,6 +159,28 @@ func TestASetThatShrinksSharplyEvictsNobodyWhoAnswers(t *testing.T) {
 		time.Sleep(time.Minute)
 		f.knows(t, "a", "b")
 		f.resolver.set("a") // two are the set now, and half of it is not much less
+		f.knows(t, "a")
+	})
+}
+
+// The registry was restarted without its data. Servers announce themselves one after another.
+func TestARegistryThatWasAwayEvictsNobodyWhoAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startFleet(t, "a", "b", "c")
+		f.resolver.fail(errors.New("connection refused"))
+		f.knows(t, "a", "b", "c")
+		f.resolver.set("a", "b")
+		f.knows(t, "a", "b", "c")
+		f.resolver.set("b", "a")
+		f.knows(t, "a", "b", "c")
+		f.resolver.set("a", "b", "c")
+		f.knows(t, "a", "b", "c")
+		f.resolver.set("a", "b") // now that is an operator's decision
+		f.knows(t, "a", "b")
+		f.resolver.fail(errors.New("connection refused"))
+		f.knows(t, "a", "b")
+		f.resolver.set("a")
+		time.Sleep(40 * time.Second)
 		f.knows(t, "a")
 	})
 }

@@ -37,6 +37,7 @@ func (cl *cluster) list(instances []Instance) (none bool) {
 	if cl.closed {
 		return false
 	}
+	back := cl.err != nil // the resolver works again
 	cl.err, cl.errText, cl.heard = nil, "", clock()
 	before := cl.listed
 	endpoints, added, seen := cl.namedLocked(before, instances)
@@ -61,7 +62,7 @@ func (cl *cluster) list(instances []Instance) (none bool) {
 			endpoints = append(endpoints, ep)
 		}
 	}
-	cl.implausible = cl.doubtfulLocked(len(seen), doubted)
+	cl.implausible = cl.doubtfulLocked(len(seen), back, doubted)
 	endpoints, left := cl.partLocked(endpoints, now)
 	cl.listLocked(endpoints, append(gone, left...))
 	cl.probeLocked(now)
@@ -112,15 +113,16 @@ func (cl *cluster) namedLocked(before []*Endpoint, instances []Instance) (endpoi
 }
 
 // doubtfulLocked reports whether a set of this size is doubtful. A set is doubtful if it has less
-// than half the size of a recent set: the registry may have lost its data, or its connection to the
-// servers. After a doubtful set, the following sets are doubtful until they have the old size,
-// because the registry may be learning of the servers one by one.
-func (cl *cluster) doubtfulLocked(size int, doubted bool) bool {
+// than half the size of a recent set, or if it is smaller than that and back is true, because the
+// resolver failed before: the registry may have lost its data, or its connection to the servers.
+// After a doubtful set, the following sets are doubtful until they have the old size, because the
+// registry may be learning of the servers one by one.
+func (cl *cluster) doubtfulLocked(size int, back, doubted bool) bool {
 	now := time.Now()
 	if now.Sub(cl.peakAt) > peakTime {
 		cl.peak, cl.peakAt = cl.size, now
 	}
-	if size*2 < cl.peak || doubted && cl.implausible && size < cl.peak {
+	if size*2 < cl.peak || size < cl.peak && (back || doubted && cl.implausible) {
 		return true
 	}
 	cl.size = size

@@ -20,6 +20,7 @@ type settable struct {
 	mu        sync.Mutex
 	instances []yodel.Instance
 	changed   chan struct{}
+	err       error // of Watch; nil while it works
 }
 
 func newSettable(addrs ...string) *settable {
@@ -39,7 +40,16 @@ func (r *settable) set(addrs ...string) {
 func (r *settable) setInstances(instances []yodel.Instance) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.instances = instances
+	r.instances, r.err = instances, nil
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// fail makes Watch fail until other instances are set.
+func (r *settable) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err = err
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
@@ -47,8 +57,11 @@ func (r *settable) setInstances(instances []yodel.Instance) {
 func (r *settable) Watch(ctx context.Context, update func([]yodel.Instance)) error {
 	for {
 		r.mu.Lock()
-		instances, changed := r.instances, r.changed
+		instances, changed, err := r.instances, r.changed, r.err
 		r.mu.Unlock()
+		if err != nil {
+			return err
+		}
 		update(instances)
 		select {
 		case <-changed:
