@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command outcomes joins the event files of several test runs into one stream of go test -json
-// events. It leaves out the skips of tests that another run has executed, for example those that
-// are skipped only under the race detector. What remains as skipped was executed in no run.
+// events. It leaves out all events of a test from a run that has skipped it if another run has
+// executed it, for example a test that is skipped only under the race detector. What remains as
+// skipped was executed in no run.
 //
 //	go run .ci/outcomes.go race.json norace.json
 package main
@@ -25,47 +26,54 @@ func main() {
 }
 
 func join(files []string) error {
-	executed := make(map[string]bool)
-	err := read(files, func(_ []byte, e event) {
-		if e.Action == "pass" || e.Action == "fail" {
-			executed[e.Package+" "+e.Test] = true
+	executed := make(map[event]bool)              // without an action
+	skipped := make([]map[event]bool, len(files)) // by each run
+	for i, name := range files {
+		skipped[i] = make(map[event]bool)
+		err := read(name, func(_ []byte, e event) {
+			switch test := (event{Package: e.Package, Test: e.Test}); e.Action {
+			case "pass", "fail":
+				executed[test] = true
+			case "skip":
+				skipped[i][test] = e.Test != ""
+			}
+		})
+		if err != nil {
+			return err
 		}
-	})
-	if err != nil {
-		return err
 	}
 	out := bufio.NewWriter(os.Stdout)
-	err = read(files, func(line []byte, e event) {
-		if e.Action != "skip" || e.Test == "" || !executed[e.Package+" "+e.Test] {
-			_, _ = out.Write(append(line, '\n')) // Flush returns the error
+	for i, name := range files {
+		err := read(name, func(line []byte, e event) {
+			if test := (event{Package: e.Package, Test: e.Test}); !skipped[i][test] || !executed[test] {
+				_, _ = out.Write(append(line, '\n')) // Flush returns the error
+			}
+		})
+		if err != nil {
+			return err
 		}
-	})
-	if err != nil {
-		return err
 	}
 	return out.Flush()
 }
 
-// read passes every event of the files to f, with the line it stands in.
-func read(files []string, f func(line []byte, e event)) error {
-	for _, name := range files {
-		file, err := os.Open(name)
-		if err != nil {
-			return err
-		}
-		lines := bufio.NewScanner(file)
-		lines.Buffer(nil, 16<<20)
-		for lines.Scan() {
-			var e event
-			if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-			f(lines.Bytes(), e)
-		}
-		if err := lines.Err(); err != nil {
+// read passes every event of a file to f, with the line it stands in.
+func read(name string, f func(line []byte, e event)) error {
+	file, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer file.Close() // it is only read
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		var e event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		_ = file.Close() // it was only read
+		f(lines.Bytes(), e)
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
 }
