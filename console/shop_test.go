@@ -41,7 +41,7 @@ type shop struct {
 	addrs    map[string][]string
 }
 
-// newShop starts a shop, which the test ends.
+// newShop starts a shop, which the test ends. All of its instances have been announced.
 func newShop(t *testing.T) *shop {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -87,7 +87,26 @@ func newShop(t *testing.T) *shop {
 		stop()
 		s.running.Wait()
 	})
+	for service, addrs := range s.addrs {
+		announced(t, s.registry.Service(service), len(addrs))
+	}
 	return s
+}
+
+// announced waits until a service has n instances.
+func announced(t *testing.T, r yodel.Resolver, n int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	known := 0
+	must(t, r.Watch(ctx, func(instances []yodel.Instance) {
+		if known = len(instances); known == n {
+			cancel()
+		}
+	}))
+	if known != n {
+		t.Fatalf("a service has %d instances, want %d", known, n)
+	}
 }
 
 // serve starts an instance of a service.
