@@ -113,10 +113,10 @@ func (cl *cluster) namedLocked(before []*Endpoint, instances []Instance) (endpoi
 }
 
 // doubtfulLocked reports whether a set of this size is doubtful. A set is doubtful if it has less
-// than half the size of a recent set, or if it is smaller than that and back is true, because the
-// resolver failed before: the registry may have lost its data, or its connection to the servers.
-// After a doubtful set, the following sets are doubtful until they have the old size, because the
-// registry may be learning of the servers one by one.
+// than half the size of a recent set: the registry may have lost its data, or its connection to the
+// servers. After a doubtful set, the following sets are doubtful until they have the old size,
+// because the registry may be learning of the servers one by one. For that reason, a smaller set is
+// also doubtful if the resolver is back after a failure.
 func (cl *cluster) doubtfulLocked(size int, back, doubted bool) bool {
 	now := time.Now()
 	if now.Sub(cl.peakAt) > peakTime {

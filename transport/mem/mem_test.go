@@ -220,14 +220,7 @@ func TestAPendingReadEndsWithItsOwnClose(t *testing.T) {
 	network := mem.New()
 	listener := listen(t, network, "server")
 	for range 5000 {
-		client, err := network.Dial(t.Context(), "server")
-		if err != nil {
-			t.Fatal(err)
-		}
-		server, err := listener.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		client, server := connect(t, network, listener)
 		var both sync.WaitGroup
 		both.Go(func() {
 			_, _ = client.Read(make([]byte, 1))
@@ -345,8 +338,13 @@ func listen(t testing.TB, network *mem.Network, addr string) net.Listener {
 func pair(t testing.TB) (client, server net.Conn) {
 	t.Helper()
 	network := mem.New()
-	listener := listen(t, network, "server")
-	client, err := network.Dial(t.Context(), "server")
+	return connect(t, network, listen(t, network, "server"))
+}
+
+// connect returns both ends of a new connection.
+func connect(t testing.TB, network *mem.Network, listener net.Listener) (client, server net.Conn) {
+	t.Helper()
+	client, err := network.Dial(t.Context(), listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
