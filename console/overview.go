@@ -56,6 +56,7 @@ var problemTexts = map[string]string{
 	"ejected":  "{0} of {1} instances are ejected: {2}",
 	"draining": "{0} of {1} instances are draining",
 	"inactive": "{0} of {1} instances are disabled",
+	"refused":  "{0} of {1} instances do not accept the console: {2}",
 	"failing":  "{0} of the calls fail, mostly with {1}",
 	"outlier":  "{0} fails {1} of its calls, the others {2}",
 	"slow":     "p99 {0}, was {1}",
@@ -114,7 +115,7 @@ func problemsOf(s *fleet.Service) []*problem {
 		found("none", "")
 	}
 	total := fmt.Sprint(len(s.Instances))
-	for _, state := range []fleet.State{fleet.Down, fleet.Silent, fleet.Ejected, fleet.Draining, fleet.Inactive} {
+	for _, state := range []fleet.State{fleet.Down, fleet.Silent, fleet.Ejected, fleet.Draining, fleet.Inactive, fleet.Refused} {
 		var first *fleet.Instance
 		n := 0
 		for _, in := range s.Instances {
@@ -245,7 +246,7 @@ func (c *Console) overviewOf(r *http.Request, s *snapshot) *overview {
 		}
 		totals.Add(&service.Traffic)
 	}
-	rank := map[fleet.State]int{fleet.Broken: 0, fleet.Degraded: 1, fleet.Healthy: 2, fleet.Idle: 3}
+	rank := map[fleet.State]int{fleet.Broken: 0, fleet.Degraded: 1, fleet.Unknown: 2, fleet.Healthy: 3, fleet.Idle: 4}
 	slices.SortStableFunc(out.Services, func(a, b *serviceView) int { return cmp.Compare(rank[a.State], rank[b.State]) })
 	out.Totals = numbersOf(&totals)
 	return out

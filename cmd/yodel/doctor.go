@@ -121,6 +121,8 @@ func ofInstance(in *fleet.Instance, asked map[string]bool) []finding {
 		}}
 	case fleet.Silent:
 		return []finding{{Level: "error", What: name + " does not answer", ID: "YDL1004", Why: in.Why, Fix: "look at its processor and its log"}}
+	case fleet.Refused:
+		return []finding{{Level: "warning", What: name + " does not accept this caller", Why: in.Why, Fix: "give --token TOKEN, or set YODEL_TOKEN"}}
 	case fleet.Ejected:
 		return []finding{{Level: "error", What: name + " is ejected", Why: in.Why, Fix: "yodel samples " + in.Service + " --failed"}}
 	case fleet.Inactive:

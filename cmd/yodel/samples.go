@@ -62,6 +62,9 @@ func (a *app) samples(ctx context.Context, f *fleet.Fleet, t *target, args []str
 	for _, why := range refused {
 		a.sayf("%s\n", why)
 	}
+	if len(refused) > 0 && len(refused) == len(addressesOf(view, false)) {
+		return faultf(exitFailed, "no instance shows its records")
+	}
 	slices.SortStableFunc(all, func(x, y sample) int { return y.Began.Compare(x.Began) })
 	if q.Limit > 0 {
 		all = all[:min(len(all), q.Limit)]

@@ -21,6 +21,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
+	"github.com/yodel-rpc/yodel/middleware/auth"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/consul"
 	"github.com/yodel-rpc/yodel/registry/dns"
@@ -214,7 +215,9 @@ func developerFolder() (string, bool) {
 func (a *app) clientOptions(p *profile) (_ *yodel.ClientOptions, err error) {
 	o := &yodel.ClientOptions{DialTimeout: a.o.timeout, Logger: slog.New(slog.DiscardHandler), SlowAfter: -1}
 	if token := cmp.Or(a.o.token, a.env("YODEL_TOKEN")); token != "" {
-		o.ConnMetadata = yodel.Metadata{"authorization": "Bearer " + token}
+		// Servers check the token of the connection (auth.Conn) or that of each call (auth.Check).
+		token = "Bearer " + strings.TrimPrefix(token, "Bearer ")
+		o.ConnMetadata, o.Middleware = auth.ConnToken(token), []yodel.Middleware{auth.Token(token)}
 	}
 	ca, cert, key := cmp.Or(a.o.ca, p.CA), cmp.Or(a.o.cert, p.Cert), cmp.Or(a.o.key, p.Key)
 	if key != "" && cert == "" {

@@ -48,16 +48,16 @@ func (n *node) ask(ctx context.Context, o *Options) *answer {
 	a := &answer{state: Up}
 	began := time.Now()
 	var health *introspect.Health
-	var unwell error
+	var unwell, undescribed, unmeasured error
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		health, unwell = inspect.Health.Call(ctx, n.client, &inspect.Empty{})
 		a.took = time.Since(began)
 	})
-	wg.Go(func() { a.info = n.describe(ctx) })
+	wg.Go(func() { a.info, undescribed = n.describe(ctx) })
 	wg.Go(func() {
-		a.live, _ = inspect.Live.Call(ctx, n.client, &introspect.LiveQuery{Span: o.Span, Histograms: true})
-		if a.live == nil {
+		a.live, unmeasured = inspect.Live.Call(ctx, n.client, &introspect.LiveQuery{Span: o.Span, Histograms: true})
+		if unmeasured != nil {
 			n.count(ctx, a)
 		} else {
 			bound(a.live)
@@ -72,27 +72,44 @@ func (n *node) ask(ctx context.Context, o *Options) *answer {
 	}
 	wg.Wait()
 	a.state, a.why = stateOf(health, unwell)
+	if why := refusal(unwell, undescribed, unmeasured); why != "" {
+		a.state, a.why = Refused, why
+	}
 	return a
 }
 
-// describe returns the description of the server, which is at most infoEvery old. It returns nil if
-// the server does not describe itself.
-func (n *node) describe(ctx context.Context) *introspect.Info {
+// refusal returns why the server does not accept the caller, or "" if it does. Servers without
+// diagnostics deny permission for yodel.Live to every caller, so that error does not count.
+func refusal(health, info, live error) string {
+	for _, err := range []error{health, info, live} {
+		denied := err != live && errors.Is(err, yodel.PermissionDenied) //nolint:errorlint // which of the three it is
+		if !denied && !errors.Is(err, yodel.Unauthenticated) {
+			continue
+		}
+		if e, ok := errors.AsType[*yodel.Error](err); ok {
+			return "token refused: " + e.Message
+		}
+	}
+	return ""
+}
+
+// describe returns the description of the server, which is at most infoEvery old.
+func (n *node) describe(ctx context.Context) (*introspect.Info, error) {
 	n.mu.Lock()
 	info, at := n.info, n.infoAt
 	n.mu.Unlock()
 	if info != nil && time.Since(at) < infoEvery {
-		return info
+		return info, nil
 	}
 	info, err := inspect.Info.Call(ctx, n.client, &inspect.Empty{})
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	boundInfo(info)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.info, n.infoAt = info, time.Now()
-	return info
+	return info, nil
 }
 
 // count reads the statistics of a server without live data, and finds those of the last read.

@@ -19,6 +19,7 @@ type State string
 // These are the states of instances.
 const (
 	Up       State = "up"       // it answers
+	Refused  State = "refused"  // it answers, but does not accept the caller, so how it is remains unknown
 	Ejected  State = "ejected"  // it answers, but a client of the fleet does not call it, such as a breaker
 	Inactive State = "inactive" // it, or an operator, has set its state, so that it gets no calls
 	Draining State = "draining" // it is shutting down
@@ -31,6 +32,7 @@ const (
 const (
 	Healthy  State = "healthy"  // all instances get calls, and at least 99% of the calls succeed
 	Idle     State = "idle"     // as Healthy, without calls
+	Unknown  State = "unknown"  // an instance has not accepted the caller, and the others are Healthy or Idle
 	Degraded State = "degraded" // an instance gets no calls, or more than 1% of the calls fail
 	Broken   State = "broken"   // no instance gets calls, or the resolver fails
 )
@@ -101,13 +103,16 @@ type Instance struct {
 }
 
 // Gets reports whether the instance gets calls.
-func (in *Instance) Gets() bool { return in.State == Up || in.State == Listed }
+func (in *Instance) Gets() bool { return in.serves() || in.State == Listed }
+
+// serves reports whether the instance answers, and nothing else is known to keep calls from it.
+func (in *Instance) serves() bool { return in.State == Up || in.State == Refused }
 
 // take enters what the process has answered.
 func (in *Instance) take(a *answer) {
 	in.State, in.Why, in.Took = a.state, a.why, a.took
 	in.Info, in.Live, in.Stats, in.Conns = a.info, a.live, a.stats, a.conns
-	if in.State == Up && in.Instance.State == "inactive" {
+	if in.serves() && in.Instance.State == "inactive" {
 		in.State, in.Why = Inactive, "it gets no calls"
 		if in.overridden() {
 			in.Why = "an operator has disabled it"
@@ -139,7 +144,7 @@ func (v *View) complete() {
 	for _, s := range v.Services {
 		for _, in := range s.Instances {
 			i := slices.IndexFunc(ejected[in.Addr], func(e introspect.Event) bool { return !e.At.Before(in.Started) })
-			if i >= 0 && in.State == Up {
+			if i >= 0 && in.serves() {
 				e := ejected[in.Addr][i]
 				in.State, in.Why, in.Since = Ejected, e.What, e.At
 			}
@@ -328,6 +333,8 @@ func (s *Service) judge(now time.Time) (state State, note string) {
 		return Broken, note
 	case s.Up < len(s.Instances), failed, s.Err != "":
 		return Degraded, note
+	case slices.ContainsFunc(s.Instances, func(in *Instance) bool { return in.State == Refused }):
+		return Unknown, note
 	case s.Traffic.Rate == 0:
 		return Idle, note
 	}
@@ -347,7 +354,7 @@ func (s *Service) notes(now time.Time) []string {
 	for _, in := range s.Instances {
 		byState[in.State] = append(byState[in.State], in)
 	}
-	for _, state := range []State{Down, Silent, Ejected, Draining, Inactive} {
+	for _, state := range []State{Down, Silent, Ejected, Draining, Inactive, Refused} {
 		if list := byState[state]; len(list) > 0 {
 			notes = append(notes, noteOf(state, list, now))
 		}
@@ -363,16 +370,17 @@ func noteOf(state State, list []*Instance, now time.Time) string {
 	}
 	word := map[State]string{
 		Down: "cannot be reached", Silent: "has not answered in time", Ejected: "ejected", Draining: "draining", Inactive: "inactive",
+		Refused: "does not accept the caller",
 	}[state]
 	if many {
-		word = strings.Replace(word, "has not", "have not", 1)
+		word = strings.NewReplacer("has not", "have not", "does not", "do not").Replace(word)
 	}
 	said += " " + word
 	first := list[0]
 	if !first.Since.IsZero() {
 		said += fmt.Sprintf(" %s ago", Age(now.Sub(first.Since)))
 	}
-	if state == Ejected && first.Why != "" {
+	if (state == Ejected || state == Refused) && first.Why != "" {
 		said += " (" + first.Why + ")"
 	} else if !many {
 		said += " (" + first.Addr + ")"
@@ -397,7 +405,7 @@ func Age(d time.Duration) string {
 
 // worse orders services: those that need attention first.
 func worse(a, b *Service) int {
-	rank := map[State]int{Broken: 0, Degraded: 1, Healthy: 2, Idle: 3}
+	rank := map[State]int{Broken: 0, Degraded: 1, Unknown: 2, Healthy: 3, Idle: 4}
 	return cmp.Or(
 		cmp.Compare(rank[a.State], rank[b.State]),
 		cmp.Compare(b.Traffic.Failed, a.Traffic.Failed),

@@ -90,6 +90,8 @@ const signs: Record<string, [string, string] | undefined> = {
 	ejected: ["▲", "warn"],
 	draining: ["▲", "warn"],
 	inactive: ["‖", "warn"],
+	refused: ["?", "warn"],
+	unknown: ["?", "warn"],
 	broken: ["✖", "bad"],
 	bad: ["✖", "bad"],
 	down: ["✖", "bad"],
