@@ -95,7 +95,9 @@ type Error struct {
 	// Report is the record of the call, on the client. errors.As finds it too.
 	Report *introspect.CallReport `json:"report,omitempty"`
 
-	next string // the next step, if it is more precise than the next step of the ID; otherwise ""
+	next    string // the next step, if it is more precise than the next step of the ID; otherwise ""
+	relayed bool   // a call that this process made has failed with it
+	foreign bool   // asError made it of Cause, which is no Error
 }
 
 // maxErrorLine is the largest length of Error.Error, in bytes.

@@ -33,7 +33,7 @@ func (c *Call) failed(err error) error {
 	x := c.rare
 	attempts := x.attempts
 	final := *e
-	final.Cause = e // errors.Is finds e itself as well
+	final.Cause, final.relayed = e, true // errors.Is finds e itself as well
 	if c.out.from.client.wraps {
 		now := clock()
 		x.report = &introspect.CallReport{

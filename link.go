@@ -182,6 +182,11 @@ func (c *Client) attemptLink(ctx context.Context, call *Call, d *dialledConn, ep
 	if e, ok := errors.AsType[*Error](err); err == nil || ok && !e.NotProcessed {
 		d.link.replied.Store(true)
 	}
+	if e, ok := err.(*Error); ok { //nolint:errorlint // a wrapper is the Link's
+		relayed := *e
+		relayed.relayed = true
+		err = &relayed
+	}
 	return err
 }
 

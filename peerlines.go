@@ -17,6 +17,7 @@ const (
 	lineBreach
 	lineSilent
 	lineTransport
+	lineHidden
 	peerLineKinds
 )
 
@@ -26,6 +27,7 @@ var peerLineTexts = [peerLineKinds]string{
 	lineBreach:    "yodel: a peer broke the protocol",
 	lineSilent:    "yodel: a peer connected and did not say what it speaks",
 	lineTransport: "yodel: the transport refused a peer",
+	lineHidden:    "yodel: a call failed, and its caller does not see the error",
 }
 
 // At most linesPerPeriod lines of each kind are logged in a linePeriod. The period begins with its

@@ -289,7 +289,7 @@ func (q *requester) attach(err error, r, before *introspect.CallReport, own *Err
 	e, ok := err.(*Error) //nolint:errorlint // a wrapped error is the wrapper's
 	switch {
 	case ok && e == own: // no user code holds it
-		e.Report = r
+		e.Report, e.relayed = r, true
 		return e
 	case !ok || e.Report == nil && e.ID == "" || e.Report != nil && e.Report != before:
 		return err
@@ -298,7 +298,7 @@ func (q *requester) attach(err error, r, before *introspect.CallReport, own *Err
 	if final.Report == nil {
 		final.Cause = e // errors.Is finds e itself as well
 	}
-	final.Report = r
+	final.Report, final.relayed = r, true
 	return &final
 }
 

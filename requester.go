@@ -464,6 +464,7 @@ func remoteError(call *Call, a *mux.Answer, f *wire.Fields) *Error {
 		Code: Code(min(a.Code, 255)), Message: text.Clip(string(f.Message), maxErrorText), ID: text.ID(string(f.ErrorID)),
 		NotProcessed: a.Flags&wire.NotProcessed != 0,
 		RetryAfter:   time.Duration(min(f.RetryAfter, maxRetryAfter)) * time.Microsecond,
+		relayed:      true,
 	}
 	e.Details = parseDetails(f.Details)
 	if e.ID != "" {

@@ -6,10 +6,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -64,6 +66,7 @@ type foreignCall struct {
 	messages foreignStream // of v.Stream
 	bytes    int           // admitted bytes of the request, of the expected reply and their cost
 	sent     int           // bytes of the reply
+	hidden   uint64        // the number in the log of the error that the caller does not see
 }
 
 // A foreignContext is the context of a handler.
@@ -240,9 +243,9 @@ func (v *Served) misused(how string) *Error {
 // fail makes e the outcome of a call that was not executed.
 func (v *Served) fail(e *Error) *Error {
 	v.in.err = e
-	told := v.in.outcome()
+	told := v.Outcome()
 	told.NotProcessed = true
-	return &told
+	return told
 }
 
 // Run executes the call on the calling goroutine: observers, middleware and the method. The
@@ -310,7 +313,50 @@ func (v *Served) Outcome() *Error {
 		return nil
 	}
 	told := v.in.outcome()
+	if v.in.session.HideErrors {
+		v.in.hide(&told)
+	}
 	return &told
+}
+
+// hide leaves in told, the error for the caller, only what was written for the caller: see
+// Session.HideErrors.
+func (in *foreignCall) hide(told *Error) {
+	err := in.err
+	if made, ok := err.(*Error); ok && made.foreign { //nolint:errorlint // asError returns it bare
+		err = made.Cause
+	}
+	e, isError := errors.AsType[*Error](err)
+	code, isCode := errors.AsType[Code](err)
+	switch {
+	case isError && !e.relayed && !e.is(catalogue.OfClient|catalogue.AboutConnection):
+		told.Message = shorten(e.Message, maxErrorText) // without the text of what wraps it
+		return
+	case !isError && told.ID != "": // the server has replaced an error of the context
+		return
+	case !isError && isCode:
+		told.Message = code.String()
+	case transient(told.Code):
+		told.Message = "the call failed"
+	default:
+		told.Code, told.Message = Internal, "the call failed"
+	}
+	told.ID, told.Details = "", nil
+	if in.hidden == 0 {
+		in.hidden = in.server.noteHidden(in.call.Method, err)
+	}
+	told.Message = fmt.Sprintf("%s: %s; see hidden error %d in the server's log", in.call.Method, told.Message, in.hidden)
+}
+
+// transient reports whether a code says that the same call may succeed later. Such a code of an
+// error that is hidden is right for the caller too. Others are about a call that the caller did not
+// make.
+func transient(code Code) bool {
+	switch code {
+	case Canceled, DeadlineExceeded, ResourceExhausted, Aborted, Unavailable:
+		return true
+	}
+	return false
 }
 
 // AppendReply appends the encoded reply of a successful call to dst, in the call's codec.

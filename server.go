@@ -162,8 +162,9 @@ type Server struct {
 	busy        serverLoad
 	live        *liveServer // nil without Diagnostics
 	peerLines   peerLines
-	scratch     sync.Pool // of *[]byte
-	calls       requester // for calls to peers
+	hidden      atomic.Uint64 // counts the errors that callers do not see
+	scratch     sync.Pool     // of *[]byte
+	calls       requester     // for calls to peers
 
 	methods     atomic.Pointer[map[string]*method]
 	methodsMu   sync.Mutex
@@ -760,11 +761,19 @@ func asError(err error) *Error {
 		}
 		return e
 	}
-	e := &Error{Code: CodeOf(err), Message: err.Error(), Cause: err}
+	e := &Error{Code: CodeOf(err), Message: err.Error(), Cause: err, foreign: true}
 	if inner, ok := errors.AsType[*Error](err); ok {
 		e.Details, e.ID = inner.Details, inner.ID
 	}
 	return e
+}
+
+// noteHidden logs an error that a caller does not see, and returns the number by which the caller
+// can name it.
+func (s *Server) noteHidden(method string, err error) uint64 {
+	n := s.hidden.Add(1)
+	s.peerLines.warn(lineHidden, func() []any { return []any{"hidden error", n, "method", method, "err", err} })
+	return n
 }
 
 // panicked logs a handler's panic and returns the error for the caller, which contains no details

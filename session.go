@@ -48,6 +48,11 @@ type Session struct {
 	// Peer is the client. A Protocol may set Name, Agent and Metadata before it begins the first
 	// call.
 	Peer *Peer
+	// HideErrors makes the session send only messages that were written for callers: those of Error
+	// values that the program makes itself, for example by Errorf, and those of the server. In
+	// place of any other error, such as that of a call which the handler has made, the client gets
+	// the number of a line in the server's log. A Protocol sets HideErrors before it begins a call.
+	HideErrors bool
 
 	server *Server
 	ctx    context.Context //nolint:containedctx // parent of all calls' contexts; ends with the session

@@ -101,10 +101,12 @@ func (t *protocolTrial) serve(o yodel.ServerOptions) (served chan error, err err
 	o.Middleware = []yodel.Middleware{t.middleware}
 	t.Server = yodel.NewServer(&o)
 	for name, f := range map[string]func(context.Context, *string) (*string, error){
-		"Test.Echo":     func(_ context.Context, in *string) (*string, error) { return in, nil },
-		"Test.Panic":    func(context.Context, *string) (*string, error) { panic("the secret of a panic") },
-		"Test.Exit":     func(context.Context, *string) (*string, error) { runtime.Goexit(); return nil, nil },
-		"Test.Fail":     func(_ context.Context, in *string) (*string, error) { return nil, errors.New("it failed: " + *in) },
+		"Test.Echo":  func(_ context.Context, in *string) (*string, error) { return in, nil },
+		"Test.Panic": func(context.Context, *string) (*string, error) { panic("the secret of a panic") },
+		"Test.Exit":  func(context.Context, *string) (*string, error) { runtime.Goexit(); return nil, nil },
+		"Test.Fail": func(_ context.Context, in *string) (*string, error) {
+			return nil, yodel.Errorf(yodel.Unknown, "it failed: %s", *in)
+		},
 		"Test.Code":     failsWith,
 		"Test.Large":    func(context.Context, *string) (*string, error) { return new(strings.Repeat("x", 12<<20)), nil },
 		"Test.Deadline": timeLeft,

@@ -90,7 +90,7 @@ func TestTheTokenReachesServers(t *testing.T) {
 			if r := run(t, folder, "--token", "Bearer "+sesame, "ls", "Vault"); !strings.Contains(r.out, "Vault/Open") || !strings.Contains(r.out, " up ") {
 				t.Errorf("got %s%s", r.out, r.err)
 			}
-			// A connection of gRPC has no metadata of its own, so only tokens of calls can be checked.
+			// A connection of gRPC has no metadata, so only tokens of calls can be checked.
 			if r := run(t, folder, "--token", sesame, "--wire", "grpc", "call", "Vault/Open", `"x"`); name != "each connection" && r.code != exitOK {
 				t.Errorf("over gRPC: exit code %d\n%s%s", r.code, r.out, r.err)
 			}

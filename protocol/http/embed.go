@@ -32,6 +32,7 @@ import (
 func (p *Protocol) Handler(s *yodel.Server) std.Handler {
 	return std.HandlerFunc(func(w std.ResponseWriter, r *std.Request) {
 		err := s.ServeSession(peerOf(r), func(ses *yodel.Session) {
+			ses.HideErrors = !p.opts.ExposeErrors
 			(&router{p, ses}).route(w, r)
 		})
 		if err != nil {

@@ -72,6 +72,13 @@ type Options struct {
 	RPCX bool
 	// Routes are paths for methods in addition to /Service/Method. Default: none.
 	Routes []Route
+	// ExposeErrors makes the server send clients the text of every error, as servers of grpc-go
+	// and connect-go do. Default: false, so clients see only messages that were written for
+	// callers: see yodel.Session.HideErrors. In place of other errors, such as fmt.Errorf makes and
+	// as calls of the handler return, they get the number of a line in the server's log. The code
+	// is then Internal, or that of the error if it is Canceled, DeadlineExceeded,
+	// ResourceExhausted, Aborted or Unavailable.
+	ExposeErrors bool
 	// MaxRequest is the size of the largest message that clients may send, in bytes, as it is sent.
 	// Default: Limits.MaxMessage, which it cannot exceed.
 	MaxRequest int
@@ -125,6 +132,7 @@ func (*Protocol) Match(first []byte) (ok, more bool) {
 
 // Serve implements yodel.Protocol.
 func (p *Protocol) Serve(ctx context.Context, s *yodel.Session) error {
+	s.HideErrors = !p.opts.ExposeErrors
 	return newConnection(ctx, p, s).serve() //nolint:contextcheck // the context of a call is that of its session
 }
 

@@ -5,7 +5,6 @@ package http_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"maps"
 	std "net/http"
 	"strings"
@@ -37,7 +36,9 @@ func (r reply) hasRPCX(t testing.TB, status int, body, text string) {
 
 func TestGatewayOfRPCX(t *testing.T) {
 	s := newSite(t, gateway, yodel.ServerOptions{Limits: yodel.Limits{MaxMessage: 1000, MaxPairs: 10}})
-	must(t, s.Handle("Test.Lines", func(context.Context, *text) (*text, error) { return nil, errors.New("two\r\nlines\x00") }))
+	must(t, s.Handle("Test.Lines", func(context.Context, *text) (*text, error) {
+		return nil, yodel.Errorf(yodel.Unknown, "two\r\nlines\x00")
+	}))
 	must(t, s.Handle("Test.Reserve", func(ctx context.Context, in *text) (*text, error) {
 		yodel.CallFrom(ctx).Trailer = yodel.Metadata{"__AUTH": "x"}
 		return in, nil
