@@ -11,10 +11,12 @@ import (
 // This file contains the methods for middleware that answers calls itself, from a cache or with a
 // fallback, or that makes further calls.
 
-// Streams reports whether the call is a call of a Feed, an Upload or a Duplex.
+// Streams reports whether the call is a call of a Feed, an Upload or a Duplex. On the server it is
+// false if the server has no such method, or if only the method or only the call is for a stream:
+// such a call fails without one.
 func (c *Call) Streams() bool {
 	if c.in != nil {
-		return c.in.as.kind != wire.Unary
+		return c.in.stream != nil && c.in.method != nil && c.in.method.kind != wire.Unary
 	}
 	return c.kind() != wire.Unary
 }
@@ -69,7 +71,7 @@ func (c *serverCall) request(e *Encoded) error {
 // Answer decodes e into Reply, which shares no memory with e. On the server, e is sent and must not
 // be changed afterwards. A stream cannot be answered.
 func (c *Call) Answer(e *Encoded) error {
-	if c.Streams() {
+	if c.Streams() || c.in != nil && c.in.stream != nil {
 		return Errorf(Internal, "%s: a stream has no reply that something else could stand for", c.Method)
 	}
 	if c.in != nil {

@@ -14,7 +14,6 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
 	"github.com/yodel-rpc/yodel/codec/hessian2"
-	"github.com/yodel-rpc/yodel/codec/msgpack"
 	"github.com/yodel-rpc/yodel/codec/thrift"
 	connectrpc "github.com/yodel-rpc/yodel/protocol/connect"
 	"github.com/yodel-rpc/yodel/protocol/dubbo"
@@ -36,7 +35,7 @@ func TestWiresRecognizeServersOfOtherProtocols(t *testing.T) {
 		{grpc.Wire, yodel.JSON}, {grpc.Web1, yodel.JSON}, {connectrpc.Wire(nil), yodel.JSON},
 		{connectrpc.Wire(&connectrpc.Options{HTTP1: true}), yodel.JSON},
 		{netrpc.Wire(gob.Codec), gob.Codec}, {netrpc.WireHTTP(gob.Codec, "/rpc"), gob.Codec},
-		{jsonrpc.Wire(yodel.JSON), yodel.JSON}, {rpcx.Wire(nil), msgpack.Codec},
+		{jsonrpc.Wire(yodel.JSON), yodel.JSON}, {rpcx.Wire(nil), yodel.JSON},
 		{thriftrpc.Wire(thrift.Codec, &thriftrpc.WireOptions{Service: "Arith"}), thrift.Codec}, {dubbo.Wire(hessian2.Codec, nil), hessian2.Codec},
 	}
 	ca := newAuthority(t, "authority")

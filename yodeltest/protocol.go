@@ -80,6 +80,8 @@ while calls run.`},
 	{name: "statistics", check: checkCounted, why: `Each call is run and ended once, so that the handler, the observers and the records see it
 once, whether it succeeds or fails.`},
 	{name: "auth by middleware", check: checkMiddleware, why: "Middleware sees the method, the body and the peer of each call, and can refuse it."},
+	{name: "kind of a call", check: checkKinds, why: `To middleware, a call of a unary method is unary, and so is a call of a method that does not exist. Limits,
+caches and idempotency keys are for unary calls.`},
 	{name: "MaxOpen", check: checkMaxOpen, options: yodel.ServerOptions{MaxOpen: 2}, why: `No more calls run than ServerOptions.MaxOpen allows, and the others wait and
 succeed: admit each call before its body is read, and wait.`},
 	{name: "MaxMessage", check: checkMaxMessage, options: yodel.ServerOptions{Limits: yodel.Limits{MaxMessage: 64 << 10}},

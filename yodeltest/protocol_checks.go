@@ -211,6 +211,24 @@ func checkMiddleware(t *protocolTrial) error {
 	return c.fails("Test.Echo", "refuse me", "the middleware refuses it")
 }
 
+func checkKinds(t *protocolTrial) error {
+	c, err := t.connect()
+	if err != nil {
+		return err
+	}
+	for method, want := range map[string]string{"Test.Echo": `Kind "unary", Streams false`, "Test.Absent": `Kind "", Streams false`} {
+		t.doingf("a call of %s", method)
+		_, err := c.call(method, "x")
+		if fails := method == "Test.Absent"; (err != nil) != fails {
+			return fmt.Errorf("%s: got the error %v, want one: %t", method, err, fails)
+		}
+		if got, ok := t.kinds.Load(method); !ok || got != want {
+			return fmt.Errorf("to middleware, a call of %s has %v, want %s", method, got, want)
+		}
+	}
+	return nil
+}
+
 func checkMaxOpen(t *protocolTrial) error {
 	t.doingf("6 calls, of which 2 may be open")
 	const calls = 6

@@ -34,6 +34,7 @@ type protocolTrial struct {
 	executed atomic.Int32
 	observed atomic.Int32
 	seen     atomic.Pointer[string] // what the middleware saw last
+	kinds    sync.Map               // by method: what Kind and Streams of its last call say
 	began    chan struct{}          // receives when Test.Wait or Test.Long begins
 	release  chan struct{}          // lets Test.Wait return
 	ended    chan error             // receives when Test.Long ends
@@ -175,6 +176,7 @@ func (t *protocolTrial) long(ctx context.Context, _ *string) (*string, error) {
 // middleware records what it sees, and refuses the request "refuse me".
 func (t *protocolTrial) middleware(next yodel.Handler) yodel.Handler {
 	return func(ctx context.Context, call *yodel.Call) error {
+		t.kinds.Store(call.Method, fmt.Sprintf("Kind %q, Streams %t", call.Kind(), call.Streams()))
 		if call.Method != "Test.Echo" {
 			return next(ctx, call)
 		}

@@ -53,6 +53,61 @@ func workFaults(text string, modules []string) []string {
 	return faults
 }
 
+// requirementFaults wants the go.mod of a module to require every module that its packages import,
+// in tests too: go mod tidy of a program that imports a package also loads the tests of that
+// package. The workspace hides a missing requirement from every build in this repository.
+func requirementFaults(in folder, modules []string, goMod string) []string {
+	own := moduleOf(in.path, modules)
+	required := []string{path.Join(module, own)}
+	for _, words := range directives(goMod) {
+		if words[0] == "require" {
+			required = append(required, words[1])
+		}
+	}
+	var faults []string
+	for _, file := range in.files {
+		for _, spec := range file.ast.Imports {
+			imported := strings.Trim(spec.Path.Value, "\"`")
+			if isStandard(imported) {
+				continue
+			}
+			to, ours := folderOfImport(imported)
+			owner := path.Join(module, moduleOf(to, modules))
+			if !slices.ContainsFunc(required, func(r string) bool {
+				return ours && owner == r || !ours && strings.HasPrefix(imported+"/", r+"/")
+			}) {
+				faults = append(faults, fmt.Sprintf("%s imports %s, and %s/go.mod does not require its module", file.path, imported, own))
+			}
+		}
+	}
+	return faults
+}
+
+// moduleOf returns the folder of the module that a folder belongs to: the nearest go.mod above it.
+func moduleOf(folder string, modules []string) string {
+	for folder != "." && !slices.Contains(modules, folder) {
+		folder = path.Dir(folder)
+	}
+	return folder
+}
+
+func TestModulesRequireWhatTheyImport(t *testing.T) {
+	found := readRepository(t)
+	texts := make(map[string]string)
+	for _, folder := range found.modules {
+		text, err := readText(path.Join(folder, "go.mod"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[folder] = text
+	}
+	for _, in := range found.folders {
+		if own := moduleOf(in.path, found.modules); isReleased(own) {
+			report(t, requirementFaults(in, found.modules, texts[own]))
+		}
+	}
+}
+
 func TestModulesCanBeReleased(t *testing.T) {
 	for _, folder := range readRepository(t).modules {
 		if !isReleased(folder) {
@@ -75,6 +130,10 @@ func TestWorkspaceListsEveryModule(t *testing.T) {
 }
 
 func TestModuleRulesCatchViolations(t *testing.T) {
+	modules := []string{".", "codec/a"}
+	importing := func(name, file, imported string) folder {
+		return folderOf(t, name, map[string]string{file: "package p\nimport \"" + imported + "\"\n"})
+	}
 	tests := []struct {
 		name   string
 		faults []string
@@ -90,6 +149,12 @@ func TestModuleRulesCatchViolations(t *testing.T) {
 		{"module that the workspace lacks", workFaults("use .\n", []string{".", "codec/a"}), true},
 		{"workspace without conformance", workFaults("use .\n", []string{".", "conformance/a"}), false},
 		{"conformance in the workspace", workFaults("use .\nuse ./conformance/a\n", []string{".", "conformance/a"}), true},
+		{"root that imports its own package", requirementFaults(importing(".", "a.go", module+"/codec/b"), modules, ""), false},
+		{"test of the root that imports another module", requirementFaults(importing(".", "a_test.go", module+"/codec/a"), modules, ""), true},
+		{"plug-in that imports the root", requirementFaults(importing("codec/a/b", "b.go", module), modules, "require "+module+" v0.0.0\n"), false},
+		{"plug-in that does not require the root", requirementFaults(importing("codec/a", "a.go", module+"/codec/b"), modules, ""), true},
+		{"third party", requirementFaults(importing("codec/a", "a.go", "a.org/b/c"), modules, "require a.org/b v1.0.0\n"), false},
+		{"third party that is not required", requirementFaults(importing("codec/a", "a.go", "a.org/bc"), modules, "require a.org/b v1.0.0\n"), true},
 		{"bench in the workspace", workFaults("use .\nuse ./bench\n", []string{".", "bench"}), true},
 	}
 	for _, test := range tests {

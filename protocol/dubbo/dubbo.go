@@ -34,8 +34,8 @@
 // The header and the trailer of a reply are its attachments. An attachment that is a number or a
 // boolean becomes its text. A call with an attachment of any other type fails. The other fields of
 // a call travel under keys that begin with "yodel-", and as idempotency-key, traceparent and
-// tracestate. All other keys that begin with "yodel-" are reserved: a call or a reply that sets
-// them fails.
+// tracestate. All other keys that begin with "yodel-" are reserved, except those of middleware in
+// this repository, such as "yodel-fallback". A call or a reply that sets a reserved key fails.
 //
 // # Errors
 //

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/metakeys"
 )
 
 // Keys of attachments that Dubbo gives a meaning.
@@ -39,7 +40,6 @@ const (
 	keyIdempotency  = "idempotency-key"
 	keyTraceParent  = "traceparent"
 	keyTraceState   = "tracestate"
-	yodelKeys       = "yodel-" // the prefix of reserved keys
 	mostMillisecond = math.MaxInt64 / int64(time.Millisecond)
 )
 
@@ -50,7 +50,7 @@ func reserved(key string) bool {
 	case keyPath, keyInterface, keyDubbo, keyTimeout:
 		return true
 	}
-	return strings.HasPrefix(key, yodelKeys)
+	return metakeys.Reserved(key)
 }
 
 // maxAttachments is how many bytes encoded attachments may have, so that decoding them takes little

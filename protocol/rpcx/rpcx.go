@@ -26,9 +26,10 @@
 // yodel, and the time that is left until the deadline, in __ServerTimeout, is the deadline of the
 // call. A reply has one kind of metadata, which has the header and the trailer of the call. The
 // other fields of a call travel under keys that begin with "yodel-", and as idempotency-key,
-// traceparent and tracestate. Programs that do not use yodel can set these too. All other keys that
-// begin with "yodel-" or that have a meaning in rpcx are reserved: a call or a reply that sets them
-// fails.
+// traceparent and tracestate. Programs that do not use yodel can set these too. Keys that have a
+// meaning in rpcx are reserved, and so are all other keys that begin with "yodel-" except those of
+// middleware in this repository, such as "yodel-fallback". A call or a reply that sets a reserved
+// key fails.
 //
 // # Errors
 //

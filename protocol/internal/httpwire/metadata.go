@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/metakeys"
 )
 
 // Headers that carry fields of a Call.
@@ -60,7 +61,7 @@ var hopHeaders = map[string]bool{
 // reserved reports whether a header, in lower case, belongs to HTTP or to a protocol over it.
 func reserved(key string) bool {
 	return hopHeaders[key] || strings.HasPrefix(key, "content-") || strings.HasPrefix(key, "grpc-") ||
-		strings.HasPrefix(key, "connect-") || strings.HasPrefix(key, "accept-") || strings.HasPrefix(key, ":") || strings.HasPrefix(key, "yodel-")
+		strings.HasPrefix(key, "connect-") || strings.HasPrefix(key, "accept-") || strings.HasPrefix(key, ":") || metakeys.Reserved(key)
 }
 
 // IsBinary reports whether the values of a metadata key are base64 in HTTP, and any bytes in

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/metakeys"
 )
 
 // Codecs returns the names of the codecs for the serialize types of rpcx.
@@ -48,13 +49,13 @@ const (
 )
 
 // Reserved reports whether a key is one that this package sets, so that a caller or a handler must
-// not set it. Keys of other packages with the prefix "yodel-" are reserved too.
+// not set it. Most other keys with the prefix "yodel-" are reserved too.
 func Reserved(key string) bool {
 	switch key {
 	case KeyAuth, KeyTimeout, KeyError, KeyAddress, KeyAttempt:
 		return true
 	}
-	return strings.HasPrefix(key, "yodel-")
+	return metakeys.Reserved(key)
 }
 
 // Describe copies the metadata of a request, which has n pairs, to the fields of a call. A deadline
