@@ -63,7 +63,7 @@ type method struct {
 // if a name is taken. It may be called while the server serves.
 func (s *Server) Register(rcvr any, methods ...string) error {
 	t := reflect.TypeOf(rcvr)
-	for t != nil && t.Kind() == reflect.Pointer {
+	for t != nil && t.Kind() == reflect.Pointer && t.Name() == "" {
 		t = t.Elem()
 	}
 	if t == nil {
