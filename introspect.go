@@ -85,7 +85,9 @@ func (s *Server) registered(f func(names []string, m *method)) {
 	}
 }
 
-// Info describes the server and its methods. The built-in method yodel.Info returns the same.
+// Info describes the server and its methods. The built-in method yodel.Info returns the same. The
+// methods are described anew only after they have changed. The caller must not change the schemas
+// and the aliases of the methods.
 func (s *Server) Info() *introspect.Info {
 	info := &introspect.Info{Agent: agent, Started: s.started, Codecs: strings.Split(names(s.codecs), ", ")}
 	info.Overrides = s.overrides()
@@ -97,13 +99,20 @@ func (s *Server) Info() *introspect.Info {
 	if len(s.compressors) > 0 {
 		info.Compressors = strings.Split(names(s.compressors), ", ")
 	}
+	info.Methods = slices.Clone(s.schemas.Methods(s.methodsVersion.Load(), s.describe))
+	return info
+}
+
+// describe describes the methods. Schemas returns the schemas of messages.
+func (s *Server) describe(schemas func([]reflect.Type) []introspect.Schema) (all []introspect.Method) {
 	s.registered(func(names []string, m *method) {
-		info.Methods = append(info.Methods, introspect.Method{
+		all = append(all, introspect.Method{
 			Name: names[0], Aliases: names[1:], Args: schemas(m.in), Results: schemas(m.out),
-			Values: m.positional, Kind: strings.TrimPrefix(kindName(m.kind), kindName(wire.Unary)), Idempotent: m.idempotent.Load(), ReadOnly: m.readOnly.Load(),
+			Values: m.positional, Kind: strings.TrimPrefix(kindName(m.kind), kindName(wire.Unary)),
+			Idempotent: m.idempotent.Load(), ReadOnly: m.readOnly.Load(),
 		})
 	})
-	return info
+	return all
 }
 
 // Types returns the types of the messages of a method, as Served.Types does. Both are nil if the
@@ -242,62 +251,4 @@ func methodStats(name string, m *stats.Method) introspect.MethodStats {
 		out.Latency = append(out.Latency, introspect.Bucket{UpTo: upTo, Calls: calls})
 	}
 	return out
-}
-
-func schemas(types []reflect.Type) []introspect.Schema {
-	out := make([]introspect.Schema, len(types))
-	for i, t := range types {
-		out[i] = schemaOf(t, nil)
-	}
-	return out
-}
-
-// schemaOf returns the schema of t. Inside has the types that contain t.
-func schemaOf(t reflect.Type, inside []reflect.Type) introspect.Schema {
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	s := introspect.Schema{Type: t.String()}
-	switch t.Kind() {
-	case reflect.Bool:
-		s.Kind = "boolean"
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
-		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr:
-		s.Kind = "integer"
-	case reflect.Float32, reflect.Float64:
-		s.Kind = "number"
-	case reflect.String:
-		s.Kind = "string"
-	case reflect.Slice, reflect.Array:
-		if t.Elem().Kind() == reflect.Uint8 {
-			s.Kind = "bytes"
-			return s
-		}
-		elem := schemaOf(t.Elem(), inside)
-		s.Kind, s.Elem = "array", &elem
-	case reflect.Map:
-		elem := schemaOf(t.Elem(), inside)
-		s.Kind, s.Elem = "map", &elem
-	case reflect.Struct:
-		s.Kind = "object"
-		if slices.Contains(inside, t) {
-			return s
-		}
-		inside = append(slices.Clone(inside), t)
-		for _, f := range reflect.VisibleFields(t) {
-			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-			if !f.IsExported() || f.Anonymous || name == "-" {
-				continue
-			}
-			if name == "" {
-				name = f.Name
-			}
-			field := schemaOf(f.Type, inside)
-			field.Name = name
-			s.Fields = append(s.Fields, field)
-		}
-	default:
-		s.Kind = "any"
-	}
-	return s
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/yodel-rpc/yodel/internal/firstbytes"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/samples"
+	"github.com/yodel-rpc/yodel/internal/schema"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/introspect"
@@ -166,12 +167,15 @@ type Server struct {
 	scratch     sync.Pool     // of *[]byte
 	calls       requester     // for calls to peers
 
-	methods     atomic.Pointer[map[string]*method]
-	methodsMu   sync.Mutex
-	reserved    map[string]bool // names being registered; guarded by methodsMu
-	suggester   suggester
-	samples     *sampler // records of calls that it executes, and that it and its handlers make
-	serviceList atomic.Pointer[serviceList]
+	methods   atomic.Pointer[map[string]*method]
+	methodsMu sync.Mutex
+	// methodsVersion grows with each change of the methods, of their names and of their marks.
+	methodsVersion atomic.Uint64
+	schemas        schema.Book
+	reserved       map[string]bool // names being registered; guarded by methodsMu
+	suggester      suggester
+	samples        *sampler // records of calls that it executes, and that it and its handlers make
+	serviceList    atomic.Pointer[serviceList]
 
 	mu        sync.Mutex
 	instance  Instance      // the record to announce

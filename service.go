@@ -63,7 +63,7 @@ type method struct {
 // if a name is taken. It may be called while the server serves.
 func (s *Server) Register(rcvr any, methods ...string) error {
 	t := reflect.TypeOf(rcvr)
-	for t != nil && t.Kind() == reflect.Pointer {
+	for t != nil && t.Kind() == reflect.Pointer && t.Name() == "" {
 		t = t.Elem()
 	}
 	if t == nil {
@@ -230,6 +230,7 @@ func (s *Server) Unregister(names ...string) error {
 	for _, m := range removed {
 		m.unnamed.Store(true)
 	}
+	s.methodsVersion.Add(1)
 	s.methodsMu.Unlock()
 	s.announceAgain()
 	return nil
@@ -273,6 +274,7 @@ func (s *Server) mark(names []string, mark func(*method)) {
 			panic("yodel: mark: " + s.unknown(name, s.nearest(name)).Message)
 		}
 		mark(m)
+		s.methodsVersion.Add(1)
 	}
 }
 
@@ -370,6 +372,7 @@ func (s *Server) publish(of string, names []string, added map[string]*method) er
 		methods[name] = m
 	}
 	s.methods.Store(&methods)
+	s.methodsVersion.Add(1)
 	return nil
 }
 

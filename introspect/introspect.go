@@ -49,12 +49,15 @@ type Method struct {
 	ReadOnly   bool     `json:"readOnly,omitempty"` // callers over HTTP may use GET
 }
 
-// Schema describes a type of Go.
+// Schema describes a type of Go. A type that contains itself is described in the outermost place.
+// In an inner place, an object has no Fields, and an array or a map has no Elem. The same holds for
+// the inner types of a message with more than 1,000 types, and for the messages of a server after
+// the first 40,000 types.
 type Schema struct {
 	Name   string   `json:"name,omitempty"`   // of a field, in JSON
 	Type   string   `json:"type"`             // as Go writes it
 	Kind   string   `json:"kind"`             // object, array, map, string, integer, number, boolean, bytes or any
-	Fields []Schema `json:"fields,omitempty"` // of an object; omitted where a type contains itself
+	Fields []Schema `json:"fields,omitempty"` // of an object
 	Elem   *Schema  `json:"elem,omitempty"`   // of an array or a map
 }
 

@@ -89,6 +89,7 @@ func codecRules(c yodel.Codec, opts *CodecOptions, samples []any) []rule {
 		{"decode does not keep src", "src is reused when Decode returns: what the message keeps of it must be copied", x.checkDecodeKeepsNothing},
 		{"decode takes the whole of src", "bytes behind the message are an error, or a corrupt frame passes for a good one", x.checkWhole},
 		{"wrong types are errors", "what a codec cannot encode or decode is an error that the caller is told, never a panic", x.checkWrongTypes},
+		{"types may contain themselves", "a type such as type Tree []Tree is encoded, or is an error: a recursion without an end would end the process", x.checkRecursiveTypes},
 		{"hostile bytes are errors", "whatever src holds, Decode must not panic, and must not allocate for lengths that src only claims", x.checkHostile},
 		{"an error leaves nothing behind", "after an error the codec works as before: a pooled coder that failed must not be used again", x.checkAfterErrors},
 		{"use is concurrent", "one codec serves every connection: calls at the same time must not see each other", x.checkConcurrent},
@@ -294,6 +295,37 @@ func (x codecTrial) checkWrongTypes() error {
 			if x.Decode(src, target) == nil {
 				return fmt.Errorf("Decode of a %T into a %T (nil, or not a pointer, or not a message) gave no error", sample, target)
 			}
+		}
+	}
+	return nil
+}
+
+// Types that contain themselves.
+type (
+	recursiveList   []recursiveList
+	recursiveMap    map[string]recursiveMap
+	recursiveStruct struct {
+		Next   *recursiveStruct
+		Others []recursiveStruct
+		ByName map[string]*recursiveStruct
+		Mutual recursiveMutual
+	}
+	recursiveMutual map[string][]*recursiveStruct
+)
+
+// checkRecursiveTypes checks that the codec encodes such types, or returns an error.
+func (x codecTrial) checkRecursiveTypes() error {
+	for _, v := range []any{
+		&recursiveList{}, &recursiveList{{}, {{}}}, &recursiveMap{}, &recursiveMap{"a": {"b": nil}}, &recursiveMutual{"a": {{}}},
+		&recursiveStruct{}, &recursiveStruct{Next: &recursiveStruct{}, Others: []recursiveStruct{{}}, Mutual: recursiveMutual{"a": {{}}}},
+	} {
+		b, err := x.Append(nil, v)
+		if err != nil {
+			_ = x.Decode([]byte("x"), fresh(v)) // an error is allowed, but Decode must return
+			continue
+		}
+		if err := x.Decode(bytes.Clone(b), fresh(v)); err != nil {
+			return fmt.Errorf("Append encodes a %T, and Decode fails: %w", v, err)
 		}
 	}
 	return nil

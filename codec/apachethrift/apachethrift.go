@@ -117,6 +117,10 @@ func (c *codec) of(v any) (reflect.Value, kind, error) {
 	return value, k, err
 }
 
+// maxPointers is how many pointers are followed to the type that they point to. A type may point to
+// itself without end.
+const maxPointers = 8
+
 // Decode implements yodel.Codec.
 func (c *codec) Decode(src []byte, v any) error {
 	target := reflect.ValueOf(v)
@@ -124,7 +128,7 @@ func (c *codec) Decode(src []byte, v any) error {
 		return fmt.Errorf("apachethrift: cannot decode into %T, or it is nil", v)
 	}
 	base := target.Type()
-	for base.Kind() == reflect.Pointer && !isStruct(base) {
+	for n := 0; base.Kind() == reflect.Pointer && !isStruct(base) && n < maxPointers; n++ {
 		base = base.Elem()
 	}
 	k, err := c.kinds.of(base)

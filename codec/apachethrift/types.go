@@ -8,7 +8,6 @@ import (
 	"encoding"
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 
 	"github.com/apache/thrift/lib/go/thrift"
@@ -40,7 +39,7 @@ func (k *kinds) of(t reflect.Type) (kind, error) {
 	switch {
 	case !isStruct(t):
 		var has bool
-		if has, found.err = contains(t, nil); has {
+		if has, found.err = contains(t, make(map[reflect.Type]bool)); has {
 			found.kind = composed
 		}
 	// The compiler appends an underscore to all other names that end like these two.
@@ -72,30 +71,33 @@ func isEnum(t reflect.Type) bool {
 }
 
 // contains reports whether t is a generated type, or a list or a map with such elements. It returns
-// an error if a struct that is not generated contains such a type. Within has the structs around t.
-func contains(t reflect.Type, within []reflect.Type) (bool, error) {
+// an error if a struct that is not generated contains such a type. Visited has the types that were
+// looked at: a type can contain itself, and can be used in many places.
+func contains(t reflect.Type, visited map[reflect.Type]bool) (bool, error) {
 	switch {
 	case isStruct(t), isEnum(t):
 		return true, nil
-	case t.Kind() == reflect.Map:
-		if has, err := contains(t.Key(), within); has || err != nil {
+	case visited[t]:
+		return false, nil
+	}
+	visited[t] = true
+	switch t.Kind() {
+	case reflect.Map:
+		if has, err := contains(t.Key(), visited); has || err != nil {
 			return has, err
 		}
-		return contains(t.Elem(), within)
-	case t.Kind() == reflect.Slice, t.Kind() == reflect.Pointer:
-		return contains(t.Elem(), within)
-	case t.Kind() != reflect.Struct:
+		return contains(t.Elem(), visited)
+	case reflect.Slice, reflect.Pointer:
+		return contains(t.Elem(), visited)
+	case reflect.Struct:
+	default:
 		return false, nil
 	}
-	if slices.Contains(within, t) {
-		return false, nil
-	}
-	within = append(within, t)
 	for f := range t.Fields() {
 		if !f.IsExported() || f.Tag.Get("thrift") == "-" {
 			continue
 		}
-		has, err := contains(f.Type, within)
+		has, err := contains(f.Type, visited)
 		if err == nil && has {
 			err = fmt.Errorf("apachethrift: %v.%s has a type that Apache's compiler has generated, and %v has not", t, f.Name, t)
 		}

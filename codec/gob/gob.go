@@ -75,7 +75,7 @@ func (c *codec) Decode(src []byte, v any) (err error) {
 		return fmt.Errorf("gob: cannot decode into %T, or it is nil", v)
 	}
 	base := target.Type()
-	for base.Kind() == reflect.Pointer {
+	for n := 0; base.Kind() == reflect.Pointer && n < maxPointers; n++ {
 		base = base.Elem()
 	}
 	defer func() {
@@ -85,6 +85,10 @@ func (c *codec) Decode(src []byte, v any) (err error) {
 	}()
 	return c.plan(base).decode(src, target)
 }
+
+// maxPointers is how many pointers are followed to the type that they point to. A type may point to
+// itself without end.
+const maxPointers = 8
 
 // A plan holds the coders of one type.
 type plan struct {

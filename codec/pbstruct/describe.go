@@ -24,7 +24,7 @@ func Describe(file, pkg string, types ...reflect.Type) (encoded []byte, names []
 	}
 	d.file = fileDescriptor{Name: file, Package: pkg, Syntax: "proto3"}
 	for _, t := range types {
-		for t.Kind() == reflect.Pointer {
+		for n := 0; t.Kind() == reflect.Pointer && n < maxPointers; n++ {
 			t = t.Elem()
 		}
 		if !isMessage(t) {

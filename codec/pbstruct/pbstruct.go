@@ -137,13 +137,17 @@ func (c *codec) CheckType(t reflect.Type) error {
 	return p.err
 }
 
+// maxPointers is how many pointers are followed to the type that they point to. A type may point to
+// itself without end.
+const maxPointers = 8
+
 // planOf returns the plan for values of a type, or of pointers to it.
 func (c *codec) planOf(t reflect.Type) *plan {
 	if p, ok := c.plans.Load(t); ok {
 		return p.(*plan) //nolint:forcetypeassert // it stores nothing else
 	}
 	base := t
-	for base.Kind() == reflect.Pointer {
+	for n := 0; base.Kind() == reflect.Pointer && n < maxPointers; n++ {
 		base = base.Elem()
 	}
 	p := new(plan)

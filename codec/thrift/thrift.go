@@ -98,6 +98,10 @@ func (c *codec) Append(dst []byte, v any) ([]byte, error) {
 	return e.b, nil
 }
 
+// maxPointers is how many pointers are followed to the type that they point to. A type may point to
+// itself without end.
+const maxPointers = 8
+
 // Decode implements yodel.Codec.
 func (c *codec) Decode(src []byte, v any) error {
 	target := reflect.ValueOf(v)
@@ -105,7 +109,7 @@ func (c *codec) Decode(src []byte, v any) error {
 		return fmt.Errorf("thrift: cannot decode into %T, or it is nil", v)
 	}
 	base := target.Type()
-	for base.Kind() == reflect.Pointer {
+	for n := 0; base.Kind() == reflect.Pointer && n < maxPointers; n++ {
 		base = base.Elem()
 	}
 	s, err := c.plans.of(base)

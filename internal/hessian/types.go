@@ -57,9 +57,13 @@ func (ts *Types) of(t reflect.Type) *shape {
 	return known.(*shape) //nolint:forcetypeassert // as above
 }
 
+// maxPointers is how many pointers are followed to the type that they point to. A type may point to
+// itself without end.
+const maxPointers = 8
+
 // ClassOf returns the name of the Java class for which a type stands, or "".
 func ClassOf(t reflect.Type) string {
-	for t.Kind() == reflect.Pointer {
+	for n := 0; t.Kind() == reflect.Pointer && n < maxPointers; n++ {
 		t = t.Elem()
 	}
 	if t.Kind() == reflect.Interface || !reflect.PointerTo(t).Implements(classedType) {

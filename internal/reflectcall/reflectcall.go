@@ -6,6 +6,7 @@
 package reflectcall
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -133,6 +134,11 @@ func ofStream[S any](
 	default:
 		return nil, errors.New(shapes)
 	}
+	for _, t := range slices.Concat(m.In, m.Out) {
+		if err := Usable(t); err != nil {
+			return nil, err
+		}
+	}
 	m.Stream = func(ctx context.Context, s S, args any) (any, error) {
 		values := append(slices.Clip(first), reflect.ValueOf(ctx))
 		for _, param := range params {
@@ -166,12 +172,45 @@ func Usable(t reflect.Type) error {
 	if of := structOf(t); hidesAll(of) {
 		return fmt.Errorf("%v has no exported fields, so that nothing of it would be sent", of)
 	}
+	if of := endlessIn(t, make(map[reflect.Type]bool)); of != nil {
+		return fmt.Errorf("%v points only to itself, so that it has no values to send", of)
+	}
 	switch t.Kind() {
 	case reflect.Chan, reflect.Func, reflect.UnsafePointer:
 		return fmt.Errorf("a %v cannot be sent", t)
 	case reflect.Interface:
 		if t.NumMethod() > 0 {
 			return fmt.Errorf("an interface (%v) cannot be decoded into; use a concrete type", t)
+		}
+	}
+	return nil
+}
+
+// endlessIn returns a type in t that consists of pointers to itself, such as P in type P *P, or
+// nil. A decoder would allocate pointers for it without end. Seen has the types that were checked.
+func endlessIn(t reflect.Type, seen map[reflect.Type]bool) reflect.Type {
+	for pointers := make(map[reflect.Type]bool); t.Kind() == reflect.Pointer; t = t.Elem() {
+		if pointers[t] {
+			return t
+		}
+		pointers[t] = true
+	}
+	if seen[t] {
+		return nil
+	}
+	seen[t] = true
+	switch t.Kind() {
+	case reflect.Map:
+		return cmp.Or(endlessIn(t.Key(), seen), endlessIn(t.Elem(), seen))
+	case reflect.Slice, reflect.Array:
+		return endlessIn(t.Elem(), seen)
+	case reflect.Struct:
+		for f := range t.Fields() {
+			if f.IsExported() || f.Anonymous {
+				if of := endlessIn(f.Type, seen); of != nil {
+					return of
+				}
+			}
 		}
 	}
 	return nil

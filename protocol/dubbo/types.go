@@ -49,6 +49,10 @@ func typesOf(call *yodel.Call) (string, error) {
 	return b.String(), nil
 }
 
+// maxPointers is how many pointers are followed to the type that they point to. A type may point to
+// itself without end.
+const maxPointers = 8
+
 // typeOf returns the descriptor of the Java type for a Go type. A pointer to a number or to a bool
 // is the class for that type.
 func typeOf(t reflect.Type) (string, error) {
@@ -56,7 +60,7 @@ func typeOf(t reflect.Type) (string, error) {
 		return "", errors.New("a nil has no type")
 	}
 	boxed := t.Kind() == reflect.Pointer
-	for t.Kind() == reflect.Pointer {
+	for n := 0; t.Kind() == reflect.Pointer && n < maxPointers; n++ {
 		t = t.Elem()
 	}
 	class := hessian.ClassOf(t)

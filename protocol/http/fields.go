@@ -128,9 +128,13 @@ func fieldOf(t reflect.Type, name string) (reflect.Type, string, error) {
 	return found, foundName, nil
 }
 
+// maxPointers is how many pointers are followed to the type that they point to. A type may point to
+// itself without end.
+const maxPointers = 8
+
 // pointee returns the type that t points to, or t.
 func pointee(t reflect.Type) reflect.Type {
-	for t != nil && t.Kind() == reflect.Pointer {
+	for n := 0; t != nil && t.Kind() == reflect.Pointer && n < maxPointers; n++ {
 		t = t.Elem()
 	}
 	return t

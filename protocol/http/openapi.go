@@ -180,8 +180,12 @@ func listSchema(values []introspect.Schema) object {
 	return s
 }
 
-// schemaOf returns the schema of a type in JSON. Slices and maps may be null.
+// schemaOf returns the schema of a type in JSON. Slices and maps may be null. A nil schema allows
+// everything: in the schema of a type that contains itself, the inner one has no elements.
 func schemaOf(s *introspect.Schema) object {
+	if s == nil {
+		return object{}
+	}
 	switch s.Type { // types with a JSON of their own
 	case "time.Time":
 		return object{"type": "string", "format": "date-time"}

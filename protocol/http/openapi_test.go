@@ -33,6 +33,12 @@ type tree struct {
 	Branches []tree `json:"branches"`
 }
 
+// Lists and maps of themselves.
+type (
+	nests map[string]nest
+	nest  []nests
+)
+
 // described returns the description of a server with all kinds of methods.
 func described(t testing.TB) string {
 	t.Helper()
@@ -42,6 +48,7 @@ func described(t testing.TB) string {
 	must(t, s.Handle("Values.DivMod", func(a, b int) (int, int) { return a / b, a % b }))
 	must(t, s.Handle("Values.Sum", func(a, b int) int { return a + b }))
 	must(t, s.Handle("Values.None", func() {}))
+	must(t, s.Handle("Nests.Get", func(context.Context, *nests) (*nest, error) { return nil, nil }))
 	must(t, s.HandleCall("Any {thing}", func(context.Context, *yodel.Call) error { return nil }))
 	r := s.do(c, "GET", "/openapi.json", "")
 	if r.StatusCode != std.StatusOK || r.Header.Get("Content-Type") != "application/json" {
@@ -76,8 +83,10 @@ func TestOpenAPI(t *testing.T) {
 		`{"type":"integer" }`:                        {"paths", "/Values/Sum", "post", "responses", "200", "content", "application/json", "schema"},
 		`{"type":"array","minItems":0,"maxItems":0}`: {"paths", "/Values/None", "post", "requestBody", "content", "application/json", "schema"},
 		`{}`: {"paths", "/Any%20%7Bthing%7D", "post", "requestBody", "content", "application/json", "schema"},
-		`{"type":"string","contentMediaType":"application/json","contentSchema":{"properties":{"text":{"type":"string"}},"type":"object"}}`: {"paths", "/Test/Gather", "post", "requestBody", "content", "application/connect+json", "schema"},
-		`{"properties":{"text":{"type":"string"}},"type":"object"} `:                                                                        {"paths", "/Test/Chat", "post", "responses", "200", "content", "application/connect+json", "schema", "contentSchema"},
+		`{"type":"string","contentMediaType":"application/json","contentSchema":{"properties":{"text":{"type":"string"}},"type":"object"}}`:        {"paths", "/Test/Gather", "post", "requestBody", "content", "application/connect+json", "schema"},
+		`{"properties":{"text":{"type":"string"}},"type":"object"} `:                                                                               {"paths", "/Test/Chat", "post", "responses", "200", "content", "application/connect+json", "schema", "contentSchema"},
+		`{"type":["object","null"],"additionalProperties":{"type":["array","null"],"items":{"type":["object","null"],"additionalProperties":{}}}}`: {"paths", "/Nests/Get", "post", "requestBody", "content", "application/json", "schema"},
+		`{"type":["array","null"],"items":{"type":["object","null"],"additionalProperties":{"type":["array","null"],"items":{}}}}`:                 {"paths", "/Nests/Get", "post", "responses", "200", "content", "application/json", "schema"},
 		`"string"`:                              {"paths", "/Test/Watch", "post", "responses", "200", "content", "text/event-stream", "schema", "type"},
 		`"Test.Read.get"`:                       {"paths", "/Test/Read", "get", "operationId"},
 		`{"$ref":"#/components/schemas/Error"}`: {"paths", "/Test/Echo", "post", "responses", "default", "content", "application/json", "schema"},

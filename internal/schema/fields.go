@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package schema
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// A field is a field of a struct in JSON.
+type field struct {
+	name   string
+	tagged bool // a tag gives the name
+	of     reflect.Type
+	index  []int // as in reflect.StructField
+}
+
+// fieldsOf returns the fields of a struct by the rules of encoding/json, with those of embedded
+// structs, in the order of the source. Each embedded type is visited once. reflect.VisibleFields
+// visits a type again for each way that leads to it, and the ways can double with each level.
+func fieldsOf(t reflect.Type) []field {
+	var all []field
+	named, visited := make(map[string]bool), make(map[reflect.Type]bool)
+	times := make(map[reflect.Type]int) // how often the current level has a type
+	for level := []field{{of: t}}; len(level) > 0; {
+		var found, next []field
+		below := make(map[reflect.Type]int)
+		for _, outer := range level {
+			visited[outer.of] = true
+			for f := range outer.of.Fields() {
+				inner, embedded, ok := outer.inner(f)
+				switch {
+				case !ok || embedded && visited[inner.of]:
+				case embedded:
+					if below[inner.of]++; below[inner.of] == 1 {
+						next = append(next, inner)
+					}
+				default:
+					found = append(found, inner)
+					if times[outer.of] > 1 {
+						found = append(found, inner)
+					}
+				}
+			}
+		}
+		all = append(all, dominant(found, named)...)
+		level, times = next, below
+	}
+	slices.SortFunc(all, func(a, b field) int { return slices.Compare(a.index, b.index) })
+	return all
+}
+
+// inner returns a field of the struct that f stands for. Embedded reports whether the fields of
+// that field belong to the struct. Ok is false if the field has no JSON.
+func (f *field) inner(g reflect.StructField) (inner field, embedded, ok bool) {
+	tag := g.Tag.Get("json")
+	name, _, _ := strings.Cut(tag, ",")
+	inner = field{name: name, tagged: name != "", of: g.Type, index: append(slices.Clip(f.index), g.Index...)}
+	if g.Anonymous && name == "" && g.Type.Kind() == reflect.Pointer && g.Type.Elem().Kind() == reflect.Struct {
+		inner.of = g.Type.Elem()
+	}
+	embedded = g.Anonymous && name == "" && inner.of.Kind() == reflect.Struct
+	if name == "" {
+		inner.name = g.Name
+	}
+	return inner, embedded, tag != "-" && (g.IsExported() || embedded)
+}
+
+// dominant returns the fields of one level that are the only ones of their name, or the only ones
+// with a tag. Named has the names of outer levels, which hide inner ones, and gets those of found.
+func dominant(found []field, named map[string]bool) (fields []field) {
+	byName := make(map[string][]field)
+	for _, f := range found {
+		byName[f.name] = append(byName[f.name], f)
+	}
+	for name, same := range byName {
+		if named[name] {
+			continue
+		}
+		named[name] = true
+		if tagged := slices.DeleteFunc(slices.Clone(same), func(f field) bool { return !f.tagged }); len(tagged) > 0 {
+			same = tagged
+		}
+		if len(same) == 1 {
+			fields = append(fields, same[0])
+		}
+	}
+	return fields
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package schema_test
+
+import (
+	"encoding/json"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/schema"
+	"github.com/yodel-rpc/yodel/introspect"
+)
+
+// schemaOf returns the schema of a message.
+func schemaOf(t reflect.Type) introspect.Schema {
+	return new(schema.Book).Methods(1, func(schemas func([]reflect.Type) []introspect.Schema) []introspect.Method {
+		return []introspect.Method{{Args: schemas([]reflect.Type{t})}}
+	})[0].Args[0]
+}
+
+type (
+	plain struct {
+		A int
+		B string `json:"b,omitempty"`
+		C bool   `json:"-"`
+		D []byte `json:"-,"`
+		e int    //nolint:unused // JSON leaves it out
+	}
+	inner  struct{ A, X, Y int }
+	Deep   struct{ X, Z int }
+	Tagged struct{ N int }
+	number int
+	Number int
+	outer  struct {
+		inner
+		*Deep
+		Tagged `json:"tagged"`
+		number //nolint:unused // JSON leaves it out
+		Number
+		A string
+	}
+	oneWay   struct{ Deep }
+	otherWay struct{ Deep }
+	bothWays struct {
+		oneWay
+		otherWay
+		W int
+	}
+	chosen struct {
+		V int `json:"X"`
+	}
+	choosing struct {
+		Deep
+		chosen
+	}
+	hidden struct {
+		below
+		Z int
+	}
+	below struct {
+		Deep
+		Z string
+	}
+	recursive struct {
+		*recursive
+		Q int
+	}
+)
+
+// The fields of an object are those that encoding/json encodes.
+func TestFieldsAreThoseOfJSON(t *testing.T) {
+	for _, v := range []any{
+		plain{}, outer{Deep: &Deep{}}, oneWay{}, bothWays{}, choosing{}, hidden{}, recursive{recursive: &recursive{}}, struct{}{}, struct{ Deep }{},
+	} {
+		b, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var encoded map[string]any
+		if err := json.Unmarshal(b, &encoded); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := v.(plain); ok {
+			encoded["b"] = "" // omitted if it is empty
+		}
+		var names []string
+		for _, f := range schemaOf(reflect.TypeOf(v)).Fields {
+			names = append(names, f.Name)
+		}
+		if want := slices.Sorted(maps.Keys(encoded)); !slices.Equal(slices.Sorted(slices.Values(names)), want) {
+			t.Errorf("%T: got the fields %q, want %q", v, names, want)
+		}
+	}
+	if got := schemaOf(reflect.TypeFor[outer]()).Fields; got[0].Name != "Y" || got[len(got)-1].Name != "A" {
+		t.Errorf("got %+v, want the order of the source", got)
+	}
+}
+
+// A field that two ways lead to is ambiguous, as in encoding/json, at each depth.
+func TestFieldsOfAStructThatIsEmbeddedTwiceAreAmbiguous(t *testing.T) {
+	type (
+		d0 struct{ ID int }
+		l1 struct{ *d0 }
+		r1 struct{ *d0 }
+		d1 struct {
+			l1
+			r1
+		}
+		l2 struct{ *d1 }
+		r2 struct{ *d1 }
+		d2 struct {
+			l2
+			r2
+			Name string
+		}
+	)
+	if s := schemaOf(reflect.TypeFor[d2]()); len(s.Fields) != 1 || s.Fields[0].Name != "Name" {
+		t.Errorf("got %+v, want one field: the ID is ambiguous", s)
+	}
+}
+
+// A struct with more fields than a schema may have has none in its schema, and not some of them.
+func TestAStructHasAllFieldsOrNone(t *testing.T) {
+	for n, want := range map[int]int{500: 500, 999: 999, 1000: 0, 5000: 0} {
+		fields := make([]reflect.StructField, n)
+		for i := range fields {
+			fields[i] = reflect.StructField{Name: "F" + strings.Repeat("x", i%7) + string(rune('A'+i%26)) + time.Duration(i).String(), Type: reflect.TypeFor[int]()}
+			fields[i].Name = strings.NewReplacer(".", "_", "µ", "u").Replace(fields[i].Name)
+		}
+		if got := len(schemaOf(reflect.StructOf(fields)).Fields); got != want {
+			t.Errorf("%d fields: the schema has %d, want %d", n, got, want)
+		}
+	}
+}
+
+// The name of a type without a name can be as long as its definition, so a schema shortens it.
+func TestNamesOfTypesAreShortened(t *testing.T) {
+	of := reflect.TypeFor[struct {
+		A struct{ Bééééééééééééééééééé, Cééééééééééééééééééééééé, Dééééééééééééééééééééééé, Eéééééééééééééééééééé string }
+	}]()
+	for range 6 {
+		of = reflect.StructOf([]reflect.StructField{{Name: "Left", Type: of}, {Name: "Right", Type: of}})
+	}
+	if s := schemaOf(of); len(s.Type) > 210 || !strings.HasSuffix(s.Type, "…") {
+		t.Errorf("got a name of %d bytes: %s", len(s.Type), s.Type)
+	}
+}
+
+// A description is made again for another version of the methods, and only then.
+func TestBookDescribesEachVersionOnce(t *testing.T) {
+	var b schema.Book
+	made := 0
+	list := func(func([]reflect.Type) []introspect.Schema) []introspect.Method {
+		made++
+		return []introspect.Method{{Name: "A"}}
+	}
+	for i, version := range []uint64{0, 0, 1, 1, 1, 2} {
+		if got := b.Methods(version, list); len(got) != 1 || made != int(version)+1 {
+			t.Errorf("call %d: got %v after %d descriptions", i, got, made)
+		}
+	}
+}
