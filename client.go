@@ -70,8 +70,8 @@ type ClientOptions struct {
 	// "!#$%&'*+-.^_`|~" stay, and other characters become "-". Default: the name of the program's
 	// file.
 	Name string
-	// NoWait makes calls fail at once when a connection's limits are reached, instead of waiting.
-	// Default false.
+	// NoWait makes calls fail at once when a connection's limits are reached, instead of waiting:
+	// the server's window, Limits.MaxOpen, Limits.MaxMemory or Limits.MaxUnsent. Default false.
 	NoWait bool
 	// Checksum adds a CRC-32C to each message in both directions. Default false, because TCP and
 	// TLS have checksums of their own.

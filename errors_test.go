@@ -17,6 +17,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -214,6 +215,24 @@ var scenarios = []scenario{
 		receive(p, s.begun, "the handler runs")
 		_, err := Mul.Call(p.Context(), c, &Args{})
 		return err
+	}},
+	{"YDL1008", "a full output and no wish to wait", yodel.ResourceExhausted, true, []string{"Limits.MaxUnsent bytes (1) wait to be written"}, false, func(p *provocation) error {
+		stalled, resumed := new(atomic.Bool), make(chan struct{})
+		c := newClient(p, &yodel.ClientOptions{NoWait: true, Limits: yodel.Limits{MaxUnsent: 1}, Transport: transportFunc(func(ctx context.Context, addr string) (net.Conn, error) {
+			nc, err := yodel.TCP.Dial(ctx, addr)
+			return stallingConn{nc, stalled, resumed}, err
+		})}, serve(p, newServer(p, nil)))
+		must(p, c.Ready(p.Context()))
+		stalled.Store(true)
+		p.Cleanup(func() { close(resumed) })
+		results := make(chan error, 3)
+		for range cap(results) { // one is being written, and one waits to be written
+			go func() {
+				_, err := Mul.Call(context.Background(), c, &Args{})
+				results <- err
+			}()
+		}
+		return receive(p, results, "a call fails")
 	}},
 	{"YDL1009", "a call behind one whose connection was lost", yodel.Aborted, true, []string{`an earlier call with the key "k" was interrupted`}, true, func(p *provocation) error {
 		s := newBlocking(p, nil, true)

@@ -321,6 +321,9 @@ func (q *requester) connReason(ctx context.Context, err error) reason {
 	case broken:
 		return reason{id: "YDL1106", text: breach.Error(), doubtful: true}
 	case errors.Is(err, mux.ErrWindow):
+		if lost, ok := errors.AsType[*mux.CallError](err); ok && lost.Awaited == mux.AwaitedOutput {
+			return reason{id: "YDL1008", text: fmt.Sprintf("Limits.MaxUnsent bytes (%d) wait to be written on the connection", q.limits.MaxUnsent)}
+		}
 		return reason{id: "YDL1008", text: "the server accepts no more requests at the moment"}
 	case errors.Is(err, mux.ErrFlooded):
 		return reason{

@@ -48,7 +48,8 @@ type Limits struct {
 	// MaxUnsent is how many bytes may wait to be written on one connection. While more bytes wait,
 	// because the peer does not read its replies, this side reads no further requests from the
 	// peer. While MaxUnsent further bytes of replies wait behind them, this side starts no further
-	// handlers for the peer. Default 4 MiB.
+	// handlers for the peer. A call waits until fewer bytes wait to be written, or fails if its
+	// NoWait is set. Default 4 MiB.
 	MaxUnsent int
 	// StreamWindow is the initial flow-control window of a stream: how many bytes may arrive before
 	// they are consumed. The window grows up to 4 MiB for a receiver that has to wait because of

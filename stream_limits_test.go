@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
@@ -20,6 +22,7 @@ import (
 	"github.com/yodel-rpc/yodel/compress/flate"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/introspect"
+	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
 // The methods of a server that mirrors messages of a type.
@@ -338,6 +341,72 @@ func TestStreamsWaitForTheirPlace(t *testing.T) {
 	if len(s.begun) != 0 {
 		t.Errorf("%d streams too many were opened", len(s.begun))
 	}
+}
+
+// An upload waits while much of it is unwritten. That alone does not make calls with NoWait fail:
+// the connection has not reached its limits.
+func TestAnUploadLeavesRoomForCallsThatDoNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network, s := mem.New(), newEndless(&yodel.ServerOptions{Limits: yodel.Limits{StreamWindow: 1 << 20}})
+		handle(t, s.Server, "Wait", func(ctx context.Context, _ *Empty) (*Empty, error) {
+			s.begun <- struct{}{}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		l, err := network.Listen("a")
+		must(t, err)
+		serveOn(t, s.Server, l)
+		stalled, resumed := new(atomic.Bool), make(chan struct{})
+		c := yodel.NewClient(yodel.Static("a"), &yodel.ClientOptions{NoWait: true, Transport: hookTransport{Transport: network, dialed: func(nc net.Conn) (net.Conn, error) {
+			return stallingConn{nc, stalled, resumed}, nil
+		}}})
+		defer c.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		results := make(chan error, 10)
+		go func() {
+			_, err := sum.Call(ctx, c, func(send yodel.Send[int]) error {
+				stalled.Store(true)
+				return forever(send)
+			})
+			results <- err
+		}()
+		<-s.begun
+		synctest.Wait() // the upload waits until more of it is written
+		calls := opened(ctx, c)
+		calls["unary"] = func(call *yodel.Call) error { return c.Do(ctx, call) }
+		calls["asynchronous"] = func(call *yodel.Call) error {
+			done := make(chan error, 1)
+			c.Go(ctx, call, func(err error) { done <- err })
+			return <-done
+		}
+		for _, call := range calls {
+			go func() { results <- call(&yodel.Call{Method: "Wait", Args: &Empty{}}) }()
+		}
+		synctest.Wait()
+		if len(results) > 0 {
+			t.Errorf("a call beside an upload failed: %+v", <-results)
+		}
+		close(resumed)
+		synctest.Wait()
+		if len(s.begun) != len(calls) {
+			t.Errorf("%d of %d calls were executed", len(s.begun), len(calls))
+		}
+		cancel()
+	})
+}
+
+// A stallingConn holds its writes back from when stalled is set until resumed is closed.
+type stallingConn struct {
+	net.Conn
+	stalled *atomic.Bool
+	resumed chan struct{}
+}
+
+func (c stallingConn) Write(b []byte) (int, error) {
+	if c.stalled.Load() {
+		<-c.resumed
+	}
+	return c.Conn.Write(b)
 }
 
 // inflight returns how many calls of a method the server is executing.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry/file"
 	"github.com/yodel-rpc/yodel/rules"
@@ -56,9 +57,8 @@ func startShopProcess(t *testing.T, role, folder string) {
 		in.Close()
 		_ = cmd.Wait() // it is killed if the test has ended already
 	})
-	if !bufio.NewScanner(out).Scan() {
-		t.Fatalf("the process %s has ended", role)
-	}
+	_, err = await.Line(bufio.NewScanner(out), "the first line of the process "+role, cmd.Process)
+	must(t, err)
 }
 
 // runShopProcess is a process of a shop, until its standard input ends.

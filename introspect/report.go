@@ -358,7 +358,7 @@ func (c *Candidate) describe() string {
 		said += ", not named by the resolver any more"
 	}
 	if c.Full {
-		said += ", its window is full"
+		said += ", its connections are full"
 	}
 	if c.Load > 0 {
 		said += fmt.Sprintf(", load %d", c.Load)

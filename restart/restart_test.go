@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/transport/tls"
 	"github.com/yodel-rpc/yodel/transport/unix"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -148,6 +149,7 @@ func (r *row) awaitTimes(n int, why string, match func(line) bool) line {
 		case <-r.gone:
 			r.t.Fatalf("all processes ended before: %s\n%s", why, r.transcript())
 		case <-timeout:
+			r.printStacks()
 			r.t.Fatalf("waiting for: %s\n%s", why, r.transcript())
 		}
 	}
@@ -200,6 +202,7 @@ func (r *row) ended() {
 	select {
 	case <-r.gone:
 	case <-time.After(15 * time.Second):
+		r.printStacks()
 		r.t.Fatalf("a process is left behind\n%s", r.transcript())
 	}
 	if err := r.first.Wait(); err != nil && !r.killed {
@@ -210,8 +213,36 @@ func (r *row) ended() {
 // end ends whatever still runs, when the test went wrong or has seen enough.
 func (r *row) end() {
 	_ = r.lifeline.Close()
-	<-r.gone
+	select {
+	case <-r.gone:
+	case <-time.After(await.Patience):
+		r.printStacks()
+		r.t.Errorf("a process does not end\n%s", r.transcript())
+	}
 	_ = r.first.Wait() // unless it was waited for before
+}
+
+// printStacks makes the processes of the row print their stacks and end, and waits until they have.
+func (r *row) printStacks() {
+	r.mu.Lock()
+	pids := map[int]bool{r.first.Process.Pid: r.first.ProcessState == nil}
+	for _, l := range r.said {
+		if l.pid > 0 && l.what == "down" {
+			pids[l.pid] = false
+		} else if _, known := pids[l.pid]; l.pid > 0 && !known {
+			pids[l.pid] = true
+		}
+	}
+	r.mu.Unlock()
+	for pid, runs := range pids {
+		if runs {
+			_ = syscall.Kill(pid, syscall.SIGQUIT) // it may have ended
+		}
+	}
+	select {
+	case <-r.gone:
+	case <-time.After(5 * time.Second):
+	}
 }
 
 func tell(t *testing.T, pid int, sig syscall.Signal) {

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/yodel-rpc/yodel/internal/await"
 )
 
 // roleEnv names the role that a process started from the test binary plays.
@@ -58,7 +60,7 @@ func StartRole(t testing.TB, role, arg string) *Process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Process{cmd: exec.CommandContext(t.Context(), self), ended: make(chan struct{})} //nolint:gosec // it is this program
+	p := &Process{cmd: await.Command(t, self), ended: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), roleEnv+"="+role, argEnv+"="+arg)
 	p.cmd.Stderr = &p.errors
 	out, outEnd, err := os.Pipe()
@@ -88,14 +90,15 @@ func StartRole(t testing.TB, role, arg string) *Process {
 
 // Line returns the next line that the process prints.
 func (p *Process) Line() (string, error) {
-	if p.out.Scan() {
-		return p.out.Text(), nil
+	line, err := await.Line(p.out, "a line of the process", p.cmd.Process)
+	if err == nil {
+		return line, nil
 	}
 	select {
 	case <-p.ended:
-		return "", fmt.Errorf("the process ended: %w\n%s", p.state, p.errors.String())
+		return "", fmt.Errorf("%w\nthe process ended: %w\n%s", err, p.state, p.errors.String())
 	case <-time.After(time.Second):
-		return "", io.ErrUnexpectedEOF
+		return "", err
 	}
 }
 
@@ -141,7 +144,7 @@ type tail struct {
 	first, last []byte
 }
 
-const tailSize = 4 << 10
+const tailSize = 64 << 10 // holds the stacks of a process that hangs
 
 func (t *tail) Write(b []byte) (int, error) {
 	t.mu.Lock()

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/registry"
 )
 
@@ -78,8 +78,9 @@ func Many(t *testing.T, r Registry) {
 
 // A child is a client in a process of its own.
 type child struct {
-	in  io.Writer
-	out *bufio.Scanner
+	process *os.Process
+	in      io.Writer
+	out     *bufio.Scanner
 }
 
 func follower(t *testing.T, addr string) child {
@@ -88,8 +89,7 @@ func follower(t *testing.T, addr string) child {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // whatever goes wrong
-	cmd := exec.CommandContext(ctx, binary)                               //nolint:gosec // this very program
+	cmd := await.Command(t, binary)
 	cmd.Env = append(os.Environ(), followEnv+"="+addr)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
@@ -105,12 +105,14 @@ func follower(t *testing.T, addr string) child {
 	}
 	t.Cleanup(func() {
 		in.Close()
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("the client: %v", err)
+		var exit error
+		if err := await.Within(await.Patience, "the end of the client", func() { exit = cmd.Wait() }, cmd.Process); err != nil {
+			t.Error(err)
+		} else if exit != nil {
+			t.Errorf("the client: %v", exit)
 		}
-		cancel()
 	})
-	return child{in, bufio.NewScanner(out)}
+	return child{cmd.Process, in, bufio.NewScanner(out)}
 }
 
 func (f child) tell(t *testing.T, what string) {
@@ -124,12 +126,13 @@ func (f child) ask(t *testing.T, what string) figures {
 	t.Helper()
 	f.tell(t, what)
 	var got figures
-	if !f.out.Scan() {
-		t.Fatalf("the client has ended: %v", f.out.Err())
-	}
-	_, err := fmt.Sscan(f.out.Text(), &got.cpu, &got.heap, &got.total, &got.updates, &got.median, &got.slow)
+	line, err := await.Line(f.out, "the answer of the client to "+what, f.process)
 	if err != nil {
-		t.Fatalf("the client says %q: %v", f.out.Text(), err)
+		t.Fatal(err)
+	}
+	_, err = fmt.Sscan(line, &got.cpu, &got.heap, &got.total, &got.updates, &got.median, &got.slow)
+	if err != nil {
+		t.Fatalf("the client says %q: %v", line, err)
 	}
 	return got
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/rules"
 )
 
@@ -61,10 +62,9 @@ func newWorld(t *testing.T, r Registry) *world {
 func (w *world) next() dated {
 	w.t.Helper()
 	var r dated
-	if !w.client.lines.Scan() {
-		w.t.Fatal("the client has ended")
-	}
-	must(w.t, json.Unmarshal(w.client.lines.Bytes(), &r))
+	line, err := await.Line(w.client.lines, "a report of the client", w.client.cmd.Process)
+	must(w.t, err)
+	must(w.t, json.Unmarshal([]byte(line), &r))
 	return r
 }
 

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/rules"
 )
 
@@ -176,6 +177,7 @@ func callOnce(ctx context.Context, c *yodel.Client) report {
 
 // A process is one that the test has started.
 type process struct {
+	t     testing.TB
 	cmd   *exec.Cmd
 	stdin io.Closer
 	lines *bufio.Scanner
@@ -186,7 +188,7 @@ type process struct {
 // start starts the test's own program in a role.
 func start(t testing.TB, role, registry, listen string) *process {
 	t.Helper()
-	p := &process{cmd: exec.CommandContext(context.Background(), os.Args[0]), ended: make(chan struct{})} //nolint:gosec // it is the test itself
+	p := &process{t: t, cmd: await.Command(t, os.Args[0]), ended: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), roleOf+"="+role, addrOf+"="+registry, listensOn+"="+listen)
 	p.cmd.Stderr = os.Stderr
 	stdin, err := p.cmd.StdinPipe()
@@ -203,9 +205,14 @@ func start(t testing.TB, role, registry, listen string) *process {
 func (p *process) stop() {
 	p.once.Do(func() {
 		_ = p.stdin.Close()
-		for p.lines.Scan() {
+		err := await.Within(await.Patience, "the end of a process", func() {
+			for p.lines.Scan() {
+			}
+			_ = p.cmd.Wait() // it may have been killed
+		}, p.cmd.Process)
+		if err != nil {
+			p.t.Error(err)
 		}
-		_ = p.cmd.Wait() // it may have been killed
 	})
 }
 
@@ -219,10 +226,9 @@ func (p *process) kill() {
 func startServer(t testing.TB, version, registry, listen string) (*process, string) {
 	t.Helper()
 	p := start(t, version, registry, listen)
-	if !p.lines.Scan() {
-		t.Fatalf("the server %s does not start: %v", version, p.lines.Err())
-	}
-	return p, p.lines.Text()
+	line, err := await.Line(p.lines, "the address of the server "+version, p.cmd.Process)
+	must(t, err)
+	return p, line
 }
 
 func must(t testing.TB, err error) {

@@ -7,6 +7,7 @@ import (
 	"go/ast"
 	"go/token"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -51,6 +52,29 @@ func leakFaults(in folder) []string {
 		return nil
 	}
 	return []string{fmt.Sprintf("%s has tests but no TestMain that calls yodeltest.VerifyNoLeaks (in an external test package, which may import it everywhere)", in.path)}
+}
+
+// unboundedLine is a wait for one line of another process that has no bound.
+var unboundedLine = regexp.MustCompile(`\bif .*\.Scan\(\) \{`)
+
+// lineFaults wants tests that start processes to wait for their lines with a bound. A loop of Scan
+// is meant for a goroutine that reads all lines, and is allowed.
+func lineFaults(in folder) []string {
+	var faults []string
+	for _, file := range in.files {
+		if !file.isTest() && !strings.HasPrefix(file.path, "conformance/") {
+			continue
+		}
+		if !imports(file, "os/exec") && !imports(file, "github.com/yodel-rpc/yodel/internal/await") {
+			continue
+		}
+		for i, line := range strings.Split(file.text, "\n") {
+			if unboundedLine.MatchString(line) {
+				faults = append(faults, fmt.Sprintf("%s:%d: use await.Line, which bounds the wait for a line of a process", file.path, i+1))
+			}
+		}
+	}
+	return faults
 }
 
 // sleepFaults wants tests to sleep in the fake time of a synctest bubble only, where it takes none.
@@ -246,6 +270,7 @@ var folderRules = []struct {
 	{"package comment", commentFaults},
 	{"folder name", nameFaults},
 	{"leak check", leakFaults},
+	{"lines of processes", lineFaults},
 	{"sleep", sleepFaults},
 	{"error IDs", idFaults},
 	{"width of comments", widthFaults},
@@ -304,6 +329,8 @@ func TestFolderRulesCatchViolations(t *testing.T) {
 		{"leak check", leakFaults, "a", "a_test.go", testMain("yodeltest.VerifyNoLeaks(m)"), false},
 		{"no TestMain", leakFaults, "a", "a_test.go", "package a_test\n", true},
 		{"TestMain without leak check", leakFaults, "a", "a_test.go", testMain("m.Run()"), true},
+		{"line of a process", lineFaults, "a", "a_test.go", "package a\n\nimport \"os/exec\"\n\nfunc line(c *exec.Cmd) {\n\tif !lines.Scan() {\n\t}\n}\n", true},
+		{"line of a connection", lineFaults, "a", "a_test.go", "package a\n\nimport \"net\"\n\nfunc line(c net.Conn) {\n\tif !lines.Scan() {\n\t}\n}\n", false},
 		{"sleep", sleepFaults, "a", "a_test.go", "package a\n\nfunc TestA(t *testing.T) { time.Sleep(1) }\n", true},
 		{"sleep in fake time", sleepFaults, "a", "a_test.go", "package a\n\nimport \"testing/synctest\"\n\nfunc TestA(t *testing.T) { synctest.Test(t, func(t *testing.T) { time.Sleep(1) }) }\n", false},
 		{"outside of the workspace", leakFaults, "bench/grpc", "a_test.go", "package a_test\n", false},

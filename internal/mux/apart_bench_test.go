@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
@@ -84,10 +85,11 @@ func cpuTime() time.Duration {
 
 // A served is the other process, as seen from this one.
 type served struct {
-	b    *testing.B
-	addr string
-	in   io.Writer
-	out  *bufio.Scanner
+	b       *testing.B
+	addr    string
+	process *os.Process
+	in      io.Writer
+	out     *bufio.Scanner
 }
 
 func serveApart(b *testing.B, with string) *served {
@@ -111,17 +113,18 @@ func serveApart(b *testing.B, with string) *served {
 			b.Error(err)
 		}
 	})
-	s := &served{b: b, in: in, out: bufio.NewScanner(out)}
+	s := &served{b: b, process: cmd.Process, in: in, out: bufio.NewScanner(out)}
 	s.addr = s.line()
 	return s
 }
 
 func (s *served) line() string {
 	s.b.Helper()
-	if !s.out.Scan() {
-		s.b.Fatal("the other process has ended: ", s.out.Err())
+	line, err := await.Line(s.out, "a line of the other process", s.process)
+	if err != nil {
+		s.b.Fatal(err)
 	}
-	return s.out.Text()
+	return line
 }
 
 // cpu is what the other process has used.

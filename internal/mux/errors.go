@@ -16,7 +16,7 @@ var (
 	ErrDead      = errors.New("the peer has been silent for too long")
 	ErrDrained   = errors.New("the peer is shutting down")
 	ErrDeadline  = errors.New("the deadline passed")
-	ErrWindow    = errors.New("the peer's window is full")
+	ErrWindow    = errors.New("the peer's window or this side's output is full")
 	ErrFlooded   = errors.New("the peer sends one-way requests faster than they are executed, and its replies are not read meanwhile")
 	ErrHandshake = errors.New("the peer sent no preface and settings in time")
 )
@@ -85,7 +85,7 @@ func (e *IOError) Unwrap() error {
 type CallError struct {
 	Cause        error
 	NotProcessed bool    // the peer certainly did not execute the call
-	Awaited      Awaited // what the call was waiting for when its caller canceled it
+	Awaited      Awaited // what the call was waiting for when its caller canceled it, or did not wait for
 }
 
 // Awaited says what a call was waiting for.

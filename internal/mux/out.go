@@ -42,7 +42,7 @@ type Out struct {
 	Compressed bool
 	Checksum   bool
 	OneWay     bool // set by Notify and Follow
-	NoWait     bool // fail immediately instead of waiting for the peer's window
+	NoWait     bool // fail immediately if the peer's window is full, or MaxUnsent bytes are unwritten
 	// Nest makes the request name the peer's request that the context belongs to, if that request
 	// is open. A draining peer accepts such a request.
 	Nest  bool

@@ -57,13 +57,13 @@ func (co *callsOut) admitRelocking(ctx context.Context, out *Out, size int, asyn
 		return co.admitSlowlyRelocking(ctx, out, size)
 	}
 	limit := c.cfg.MaxUnsent
-	if async {
+	if async && !out.NoWait { // streams keep the output near highWater, so that mark must not fail calls
 		limit = c.writing.highWater()
 	}
 	if len(c.writing.out) >= limit {
 		out.Now = 0 // after a wait, this reading of the clock is too old
 		if out.NoWait {
-			return &CallError{Cause: ErrWindow, NotProcessed: true}
+			return &CallError{Cause: ErrWindow, NotProcessed: true, Awaited: AwaitedOutput}
 		}
 		began := c.rt.clock()
 		err := c.writing.awaitSpaceRelocking(ctx, out.Deadline, limit)
@@ -113,7 +113,7 @@ func (co *callsOut) admitSlowlyRelocking(ctx context.Context, out *Out, size int
 	case c.lifetime.drained != nil:
 		return co.refusedLocked()
 	case out.NoWait:
-		return &CallError{Cause: ErrWindow, NotProcessed: true}
+		return &CallError{Cause: ErrWindow, NotProcessed: true, Awaited: AwaitedWindow}
 	}
 	co.lazyLocked().tickets++
 	t := &ticket{nth: co.tickets, wake: make(chan struct{}, 1), bytes: size}

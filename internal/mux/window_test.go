@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
@@ -387,4 +388,62 @@ func TestRequestsBeyondTheWindowAreRefused(t *testing.T) {
 		t.Errorf("%d requests were executed, want 3", n)
 	}
 	wantEmpty(t, "the server", srv)
+}
+
+// A call that does not wait fails when MaxUnsent bytes are unwritten. Streams and asynchronous
+// calls that may wait stop earlier, at HighWater. So the traffic of a stream does not make calls
+// beside it fail.
+func TestNoWaitFailsAtTheLimitOfUnsentBytes(t *testing.T) {
+	for name, start := range map[string]func(c *mux.Conn) error{
+		"a stream": func(c *mux.Conn) error {
+			st := mux.NewStream()
+			return c.Start(context.Background(), &mux.Out{Method: streamMethod("feed", wire.Feed), Body: make([]byte, 10_000), NoWait: true, Stream: st}, st)
+		},
+		"an asynchronous call": func(c *mux.Conn) error {
+			return c.Start(context.Background(), &mux.Out{Method: echo, Body: make([]byte, 10_000), NoWait: true}, completed(func(*mux.Answer, error) {}))
+		},
+		"a one-way call": func(c *mux.Conn) error {
+			return c.Notify(context.Background(), &mux.Out{Method: echo, Body: make([]byte, 10_000), NoWait: true})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				limits := quietLimits(0, 0)
+				limits.MaxUnsent, limits.MaxOpen = 2*mux.HighWater, 1<<20
+				s := &setup{limits: limits}
+				client, server := memoryPair(1000)
+				c := mux.New(client, nil, true, s.config(t, s.client, nil))
+				defer c.Abort()
+				peer := newRawPeer(t, server)
+				peer.write(hello(nil))
+				peer.expectHello()
+				first := open(t, c, streamMethod("upload", wire.Upload), nil)
+				peer.expect(wire.Method)
+				h, _ := peer.expect(wire.Request)
+				peer.write(credit(h.ID, wire.OfReply, 4<<20))
+				go func() {
+					for first.Send(context.Background(), 0, make([]byte, 1000)) == nil {
+					}
+				}()
+				synctest.Wait() // the peer reads no more, so the stream waits
+				if n := c.Tables().Unsent; n < mux.HighWater || n > mux.HighWater+2000 {
+					t.Fatalf("the stream waits with %d unwritten bytes, want %d", n, mux.HighWater)
+				}
+				if err := start(c); err != nil {
+					t.Errorf("while another stream waits: %v", err)
+				}
+				err := error(nil)
+				for n := 0; err == nil && n < limits.MaxUnsent/10_000; n++ {
+					err = start(c)
+				}
+				lost, _ := errors.AsType[*mux.CallError](err)
+				if lost == nil || !errors.Is(err, mux.ErrWindow) || !lost.NotProcessed || lost.Awaited != mux.AwaitedOutput {
+					t.Errorf("got %+v, want the error of a full output", err)
+				}
+				if n := c.Tables().Unsent; n < limits.MaxUnsent || n > limits.MaxUnsent+20_000 {
+					t.Errorf("the last call failed with %d unwritten bytes, want %d", n, limits.MaxUnsent)
+				}
+			})
+		})
+	}
 }

@@ -8,15 +8,16 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/inspect"
+	"github.com/yodel-rpc/yodel/internal/await"
 )
 
 // bouncer is the value of serverEnv that makes the test binary the other half of
@@ -115,7 +116,16 @@ func (s *side) load(ctx context.Context, to yodel.Caller, l *Load) error {
 		}
 		go bounce.Then(ctx, to, in, next)
 	}
-	wg.Wait()
+	done := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(done)
+	}()
+	select {
+	case err := <-failed: // what the others wait for may never come
+		return err
+	case <-done:
+	}
 	select {
 	case err := <-failed:
 		return err
@@ -195,7 +205,7 @@ func twoProcesses(t *testing.T, maxOpen int, l *Load) {
 	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(ctx, listener) }()
-	child := exec.CommandContext(ctx, os.Args[0])
+	child := await.Command(t, os.Args[0])
 	child.Env = append(os.Environ(), serverEnv+"="+bouncer, addrEnv+"="+listener.Addr().String(), openEnv+"="+strconv.Itoa(maxOpen))
 	child.Stderr = os.Stderr
 	stdin, err := child.StdinPipe()
@@ -205,6 +215,12 @@ func twoProcesses(t *testing.T, maxOpen int, l *Load) {
 	if err := child.Start(); err != nil {
 		t.Fatal(err)
 	}
+	defer func() {
+		if t.Failed() && child.ProcessState == nil { // it prints its stacks and ends
+			_ = child.Process.Signal(syscall.SIGQUIT)
+			_ = child.Wait()
+		}
+	}()
 	peer := onlyPeer(ctx, t, server)
 	began := time.Now()
 	if err := begin.Notify(ctx, peer, l); err != nil {
@@ -229,8 +245,12 @@ func twoProcesses(t *testing.T, maxOpen int, l *Load) {
 	}
 	wantIdle(ctx, t, peer)
 	_ = stdin.Close() // the child ends with it
-	if err := child.Wait(); err != nil {
-		t.Errorf("the other process: %v", err)
+	var exit error
+	if err := await.Within(await.Patience, "the end of the other process", func() { exit = child.Wait() }, child.Process); err != nil {
+		t.Fatal(err)
+	}
+	if exit != nil {
+		t.Errorf("the other process: %v", exit)
 	}
 	cancel()
 	if err := <-served; err != nil {

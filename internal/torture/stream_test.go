@@ -14,13 +14,13 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/inspect"
+	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -93,18 +93,24 @@ func pressOn(addr string) {
 	c := yodel.NewClient(yodel.Static(addr), &yodel.ClientOptions{
 		Codec: yodel.Raw, Transport: valve, NoWait: true, Limits: yodel.Limits{MaxOpen: pressed, KeepAlive: longKeepAlive},
 	})
-	p := &press{client: c, stop: make(chan struct{})}
+	p := &press{client: c, opened: make(chan struct{}, pressed), stop: make(chan struct{})}
 	stream := map[string]func(ctx context.Context) error{
 		"a slow handler": p.upload, "a reader that stops reading": p.feed, "receivers that sleep": p.duplex,
 	}[os.Getenv(caseEnv)]
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	ended := make(chan error, pressed)
-	p.open.Add(pressed)
 	for range pressed {
 		go func() { ended <- stream(ctx) }()
 	}
-	p.open.Wait()
+	for n := range pressed {
+		select {
+		case <-p.opened:
+		case err := <-ended:
+			fmt.Printf("a stream ended when %d were open: %v\n", n, err)
+			return
+		}
+	}
 	if os.Getenv(caseEnv) == "a reader that stops reading" {
 		valve.close()
 	}
@@ -137,7 +143,7 @@ func pressOn(addr string) {
 // A press is the streams of a client under pressure.
 type press struct {
 	client *yodel.Client
-	open   sync.WaitGroup
+	opened chan struct{} // a value for each stream
 	stop   chan struct{} // closed when they are to end
 	sent   atomic.Int64
 }
@@ -155,7 +161,7 @@ func (p *press) counted(send yodel.Send[[]byte]) yodel.Send[[]byte] {
 
 func (p *press) upload(ctx context.Context) error {
 	_, err := slowly.Call(ctx, p.client, func(send yodel.Send[[]byte]) error {
-		p.open.Done()
+		p.opened <- struct{}{}
 		return endlessly(p.counted(send))
 	})
 	return err
@@ -170,7 +176,7 @@ func (p *press) feed(ctx context.Context) error {
 		}
 		if !opened {
 			opened = true
-			p.open.Done()
+			p.opened <- struct{}{}
 		}
 		<-p.stop
 	}
@@ -179,7 +185,7 @@ func (p *press) feed(ctx context.Context) error {
 
 func (p *press) duplex(ctx context.Context) error {
 	return sleeps.Call(ctx, p.client, func(_ yodel.Recv[[]byte], send yodel.Send[[]byte]) error {
-		p.open.Done()
+		p.opened <- struct{}{}
 		return endlessly(p.counted(send))
 	})
 }
@@ -304,7 +310,7 @@ func TestStreamsUnderPressure(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			server := start(t, littleGarbage)
 			stats := func() introspect.MethodStats { return statsOf(t, server.addr, test.method) }
-			client := startClient(t, server.addr, test.name)
+			client := startClient(t, server, test.name)
 			client.want(t, "open")
 			began := time.Now()
 			at := func(d time.Duration) { <-time.After(time.Until(began.Add(d))) }
@@ -370,15 +376,16 @@ func statsOf(t *testing.T, addr, method string) introspect.MethodStats {
 
 // A pressing is a client in a process of its own.
 type pressing struct {
-	cmd   *exec.Cmd
-	stdin io.WriteCloser
-	lines *bufio.Scanner
+	cmd    *exec.Cmd
+	server *child
+	stdin  io.WriteCloser
+	lines  *bufio.Scanner
 }
 
-func startClient(t *testing.T, addr, name string) *pressing {
+func startClient(t *testing.T, server *child, name string) *pressing {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), clientEnv+"="+addr, caseEnv+"="+name, littleGarbage)
+	cmd := await.Command(t, os.Args[0])
+	cmd.Env = append(os.Environ(), clientEnv+"="+server.addr, caseEnv+"="+name, littleGarbage)
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -395,18 +402,19 @@ func startClient(t *testing.T, addr, name string) *pressing {
 		_ = cmd.Process.Kill() // it may have ended
 		_ = cmd.Wait()         // the error is that it was killed
 	})
-	return &pressing{cmd, stdin, bufio.NewScanner(stdout)}
+	return &pressing{cmd, server, stdin, bufio.NewScanner(stdout)}
 }
 
 // want reads a line that begins so, and returns what follows.
 func (p *pressing) want(t *testing.T, prefix string) string {
 	t.Helper()
-	if !p.lines.Scan() {
-		t.Fatalf("the client ended: %v", p.lines.Err())
+	line, err := await.Line(p.lines, fmt.Sprintf("%q of the client", prefix), p.cmd.Process, p.server.cmd.Process)
+	if err != nil {
+		t.Fatal(err)
 	}
-	rest, ok := strings.CutPrefix(p.lines.Text(), prefix)
+	rest, ok := strings.CutPrefix(line, prefix)
 	if !ok {
-		t.Fatalf("the client said %q, want %q", p.lines.Text(), prefix)
+		t.Fatalf("the client said %q, want %q", line, prefix)
 	}
 	return rest
 }

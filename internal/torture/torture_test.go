@@ -23,6 +23,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/inspect"
+	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -135,7 +136,9 @@ func start(t *testing.T, env ...string) *child {
 // listens returns when the server does.
 func (c *child) listens(t *testing.T) {
 	t.Helper()
-	<-c.listening
+	if err := await.Within(await.Patience, "the server's address", func() { <-c.listening }, c.cmd.Process); err != nil {
+		t.Fatal(err)
+	}
 	if c.addr == "" {
 		t.Fatal("the server printed no address")
 	}
@@ -144,7 +147,7 @@ func (c *child) listens(t *testing.T) {
 // launch is start without the wait.
 func launch(t *testing.T, env ...string) *child {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd := await.Command(t, os.Args[0])
 	cmd.Env = append(append(os.Environ(), serverEnv+"=1"), env...)
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
