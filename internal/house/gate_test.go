@@ -77,14 +77,6 @@ func seedFaults(found tree, work, makefile string) []string {
 	return faults
 }
 
-// moduleOf returns the folder of the module of a package.
-func moduleOf(folder string, modules []string) string {
-	for !slices.Contains(modules, folder) && folder != "." {
-		folder = path.Dir(folder)
-	}
-	return folder
-}
-
 // isBuiltInCI reports whether a file is built under Linux with the race detector.
 func isBuiltInCI(file goFile) bool {
 	for _, group := range file.ast.Comments {
