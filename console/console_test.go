@@ -17,7 +17,7 @@ import (
 
 // The committed front end is what its sources build to, byte for byte.
 func TestFrontEndIsBuiltFromItsSources(t *testing.T) {
-	if os.Getenv("YODEL_REAL") != "1" {
+	if os.Getenv("YODEL_REAL") == "" {
 		t.Skip("YODEL_REAL=1 builds the front end with Node.js")
 	}
 	// The build reads ../../docs/errors.md, so it runs in a folder of the same shape.

@@ -14,7 +14,7 @@ import (
 // are those of com.acme.Peer. The first call downloads dubbo-java.
 func Dubbo(t testing.TB, args ...string) *Peer {
 	t.Helper()
-	wanted(t, "dubbo-java")
+	wantedForeign(t, "dubbo-java")
 	found, err := findDubbo()
 	if err != nil {
 		missing(t, "dubbo-java", "apt-get install --no-install-recommends default-jdk-headless maven", err)

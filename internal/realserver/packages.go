@@ -13,7 +13,7 @@ import (
 // downloads it once, into the user's cache.
 func Java(t testing.TB, name string) (java, classes string) {
 	t.Helper()
-	wanted(t, "Java with "+name)
+	wantedForeign(t, "Java with "+name)
 	java, err := exec.LookPath("java")
 	folder := ""
 	if err == nil {
@@ -36,7 +36,7 @@ func Java(t testing.TB, name string) (java, classes string) {
 // testdata/NAME/package-lock.json lists. Npm installs them once, into the user's cache.
 func Node(t testing.TB, name string) (node, path string) {
 	t.Helper()
-	wanted(t, "Node.js with "+name)
+	wantedForeign(t, "Node.js with "+name)
 	node, err := exec.LookPath("node")
 	folder := ""
 	if err == nil {

@@ -20,7 +20,7 @@ import (
 // listed too. Python installs the packages once, into the user's cache.
 func Python(t testing.TB, packages ...string) (python, path string) {
 	t.Helper()
-	wanted(t, "Python with "+strings.Join(packages, ", "))
+	wantedForeign(t, "Python with "+strings.Join(packages, ", "))
 	python, err := exec.LookPath("python3")
 	if err == nil {
 		path, err = installed(python, packages)

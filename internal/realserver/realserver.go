@@ -9,9 +9,10 @@
 //	s.Restart()
 //
 // The servers are used only if YODEL_REAL is set, as in make test-all and CI, because some of them
-// take minutes to build. Otherwise their tests are skipped. If YODEL_REAL is set and a server is
-// not installed, its tests fail, and the failure says what to install. To add a server, write a
-// file like redis.go.
+// take minutes to build. Otherwise their tests are skipped. Peers in other languages than Go are
+// used only if YODEL_REAL is all, as in make before-end. If YODEL_REAL is set and a server is not
+// installed, its tests fail, and the failure says what to install. To add a server, write a file
+// like redis.go.
 package realserver
 
 import (
@@ -94,6 +95,15 @@ func wanted(t testing.TB, name string) {
 	t.Helper()
 	if os.Getenv("YODEL_REAL") == "" {
 		t.Skipf("%s is needed: set YODEL_REAL=1, or run make test-all", name)
+	}
+}
+
+// wantedForeign skips a test that needs a peer in another language than Go, unless YODEL_REAL is
+// all: the peers take minutes to download, compile and run.
+func wantedForeign(t testing.TB, name string) {
+	t.Helper()
+	if os.Getenv("YODEL_REAL") != "all" {
+		t.Skipf("%s is needed: set YODEL_REAL=all, or run make before-end", name)
 	}
 }
 

@@ -123,14 +123,27 @@ func (v verdict) Skipf(format string, args ...any) {
 }
 
 func TestAMissingServer(t *testing.T) {
-	for env, want := range map[string]string{"": "skipped: Nothing is needed: set YODEL_REAL=1, or run make test-all", "1": "failed"} {
-		t.Setenv("YODEL_REAL", env)
+	program := func(t testing.TB) {
+		realserver.Start(t, realserver.Program{Name: "Nothing", Install: "look for it", Find: func() (string, error) { return "", errors.New("not found") }})
+	}
+	foreign := func(t testing.TB) { realserver.Java(t, "nothing") }
+	for _, test := range []struct {
+		env   string
+		start func(testing.TB)
+		want  string
+	}{
+		{"", program, "skipped: Nothing is needed: set YODEL_REAL=1, or run make test-all"},
+		{"1", program, "failed"},
+		{"all", program, "failed"},
+		{"", foreign, "skipped: Java with nothing is needed: set YODEL_REAL=all, or run make before-end"},
+		{"1", foreign, "skipped: Java with nothing is needed: set YODEL_REAL=all, or run make before-end"},
+		{"all", foreign, "failed"},
+	} {
+		t.Setenv("YODEL_REAL", test.env)
 		ended := make(chan string, 1)
-		v := verdict{t, ended}
-		missing := realserver.Program{Name: "Nothing", Install: "look for it", Find: func() (string, error) { return "", errors.New("not found") }}
-		go realserver.Start(v, missing)
-		if got := <-ended; got != want {
-			t.Errorf("with YODEL_REAL=%s: %q, want %q", env, got, want)
+		go test.start(verdict{t, ended})
+		if got := <-ended; got != test.want {
+			t.Errorf("with YODEL_REAL=%s: %q, want %q", test.env, got, test.want)
 		}
 	}
 }

@@ -25,7 +25,7 @@ const ThriftPackage = "thrift==0.25.0"
 // The first call compiles them, which takes some minutes.
 func Thrift(t testing.TB) (folder string) {
 	t.Helper()
-	wanted(t, "Apache Thrift's cross test")
+	wantedForeign(t, "Apache Thrift's cross test")
 	folder, err := madeThrift()
 	if err != nil {
 		missing(t, "Apache Thrift's cross test", "apt-get install --no-install-recommends bison flex g++ default-jdk-headless maven", err)
