@@ -72,8 +72,12 @@ func isEnum(t reflect.Type) bool {
 }
 
 // contains reports whether t is a generated type, or a list or a map with such elements. It returns
-// an error if a struct that is not generated contains such a type. Within has the structs around t.
+// an error if a struct that is not generated contains such a type. Within has the types around t.
 func contains(t reflect.Type, within []reflect.Type) (bool, error) {
+	if slices.Contains(within, t) {
+		return false, nil
+	}
+	within = append(slices.Clip(within), t)
 	switch {
 	case isStruct(t), isEnum(t):
 		return true, nil
@@ -87,10 +91,6 @@ func contains(t reflect.Type, within []reflect.Type) (bool, error) {
 	case t.Kind() != reflect.Struct:
 		return false, nil
 	}
-	if slices.Contains(within, t) {
-		return false, nil
-	}
-	within = append(within, t)
 	for f := range t.Fields() {
 		if !f.IsExported() || f.Tag.Get("thrift") == "-" {
 			continue

@@ -48,6 +48,7 @@ import (
 	"sync"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/nesting"
 )
 
 // Codec encodes numbered structs, and struct{} as an empty message. Encoding any other value fails.
@@ -142,12 +143,11 @@ func (c *codec) planOf(t reflect.Type) *plan {
 	if p, ok := c.plans.Load(t); ok {
 		return p.(*plan) //nolint:forcetypeassert // it stores nothing else
 	}
-	base := t
-	for base.Kind() == reflect.Pointer {
-		base = base.Elem()
-	}
+	base := nesting.Base(t)
 	p := new(plan)
 	switch {
+	case base.Kind() == reflect.Pointer:
+		p.err = fmt.Errorf("pbstruct: %v: %w", t, nesting.ErrPointers)
 	case isMessage(base):
 		if p.shape, p.err = make(builder).message(base); p.err != nil {
 			p.shape, p.err = nil, fmt.Errorf("pbstruct: %w", p.err)

@@ -11,6 +11,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/yodel-rpc/yodel/internal/nesting"
 )
 
 // Types keeps what is known of Go types. It may be used concurrently.
@@ -59,9 +61,7 @@ func (ts *Types) of(t reflect.Type) *shape {
 
 // ClassOf returns the name of the Java class for which a type stands, or "".
 func ClassOf(t reflect.Type) string {
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
+	t = nesting.Base(t)
 	if t.Kind() == reflect.Interface || !reflect.PointerTo(t).Implements(classedType) {
 		return ""
 	}
