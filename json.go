@@ -4,23 +4,48 @@ package yodel
 
 import (
 	"bytes"
+	"encoding"
 	"encoding/json"
+	"fmt"
+	"reflect"
 	"sync"
+
+	"github.com/yodel-rpc/yodel/internal/nesting"
 )
 
 // JSON encodes messages with encoding/json. It is the default codec.
-var JSON Codec = new(jsonCodec)
+//
+// Values may be nested 1,000 deep. Append refuses deeper ones, and those that contain themselves,
+// as the codecs of this repository do.
+var JSON Codec = &jsonCodec{nested: nesting.Rules{
+	Methods:   []reflect.Type{reflect.TypeFor[json.Marshaler](), reflect.TypeFor[encoding.TextMarshaler]()},
+	Addressed: true,
+	Skip:      notInJSON,
+}}
 
 // A jsonCodec pools encoders and decoders with their memory. With the pools, a call that multiplies
 // two numbers makes six allocations. With json.Marshal and json.Unmarshal it makes 16.
 type jsonCodec struct {
 	encoders sync.Pool // of *jsonEncoder
 	decoders sync.Pool // of *jsonDecoder
+	nested   nesting.Rules
+}
+
+// notInJSON reports whether encoding/json leaves a field out.
+func notInJSON(f *reflect.StructField) bool {
+	if f.Tag.Get("json") == "-" {
+		return true
+	}
+	embedded := f.Anonymous && nesting.Base(f.Type).Kind() == reflect.Struct
+	return !f.IsExported() && !embedded
 }
 
 func (*jsonCodec) Name() string { return "json" }
 
 func (c *jsonCodec) Append(dst []byte, v any) ([]byte, error) {
+	if err := c.nested.Check(v); err != nil {
+		return dst, fmt.Errorf("json: %w", err)
+	}
 	e, ok := c.encoders.Get().(*jsonEncoder)
 	if !ok {
 		e = new(jsonEncoder)

@@ -90,6 +90,8 @@ func codecRules(c yodel.Codec, opts *CodecOptions, samples []any) []rule {
 		{"decode takes the whole of src", "bytes behind the message are an error, or a corrupt frame passes for a good one", x.checkWhole},
 		{"wrong types are errors", "what a codec cannot encode or decode is an error that the caller is told, never a panic", x.checkWrongTypes},
 		{"types may contain themselves", "a type such as type Tree []Tree is encoded, or is an error: a recursion without an end would end the process", x.checkRecursiveTypes},
+		{"cyclic and deep values are errors", "a value that contains itself, or has a great many levels, must not exhaust the stack, which ends the process (a fatal error \"stack overflow\" here is such a codec): count the levels while encoding, or before", x.checkDeep},
+		{"the log is the program's", "what is wrong with a message is an error, never a line in the log of package log", x.checkSilent},
 		{"hostile bytes are errors", "whatever src holds, Decode must not panic, and must not allocate for lengths that src only claims", x.checkHostile},
 		{"an error leaves nothing behind", "after an error the codec works as before: a pooled coder that failed must not be used again", x.checkAfterErrors},
 		{"use is concurrent", "one codec serves every connection: calls at the same time must not see each other", x.checkConcurrent},

@@ -47,6 +47,7 @@ import (
 	"github.com/apache/thrift/lib/go/thrift"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/nesting"
 	"github.com/yodel-rpc/yodel/internal/thriftwire"
 )
 
@@ -68,6 +69,9 @@ type codec struct {
 	kinds       *kinds
 }
 
+// nested is for the generated methods, which follow pointers by recursion.
+var nested = nesting.Rules{Max: thriftwire.MaxDepth}
+
 // kinds has the kinds of types, from reflect.Type to known.
 type kinds struct{ sync.Map }
 
@@ -88,6 +92,9 @@ func (c *codec) Append(dst []byte, v any) ([]byte, error) {
 		dst = append(dst, c.format.Mark(wireType(typeOf(value.Type())), false))
 	case message:
 	}
+	if err := nested.Check(v); err != nil {
+		return dst, fmt.Errorf("apachethrift: encode %w", err)
+	}
 	ctx, b := context.Background(), bytes.NewBuffer(dst)
 	p := c.protocols.GetProtocol(&thrift.TMemoryBuffer{Buffer: b})
 	if err = write(ctx, p, value); err == nil {
@@ -102,6 +109,9 @@ func (c *codec) Append(dst []byte, v any) ([]byte, error) {
 // of returns the value to encode, and its kind. The value of a struct is a pointer.
 func (c *codec) of(v any) (reflect.Value, kind, error) {
 	value := reflect.ValueOf(v)
+	if value.IsValid() && nesting.Base(value.Type()).Kind() == reflect.Pointer {
+		return value, foreign, fmt.Errorf("apachethrift: %T: %w", v, nesting.ErrPointers)
+	}
 	for value.Kind() == reflect.Pointer && !isStruct(value.Type()) {
 		value = value.Elem()
 	}
@@ -117,10 +127,6 @@ func (c *codec) of(v any) (reflect.Value, kind, error) {
 	return value, k, err
 }
 
-// maxPointers is how many pointers are followed to the type that they point to. A type may point to
-// itself without end.
-const maxPointers = 8
-
 // Decode implements yodel.Codec.
 func (c *codec) Decode(src []byte, v any) error {
 	target := reflect.ValueOf(v)
@@ -128,7 +134,10 @@ func (c *codec) Decode(src []byte, v any) error {
 		return fmt.Errorf("apachethrift: cannot decode into %T, or it is nil", v)
 	}
 	base := target.Type()
-	for n := 0; base.Kind() == reflect.Pointer && !isStruct(base) && n < maxPointers; n++ {
+	if nesting.Base(base).Kind() == reflect.Pointer {
+		return fmt.Errorf("apachethrift: %T: %w", v, nesting.ErrPointers)
+	}
+	for base.Kind() == reflect.Pointer && !isStruct(base) {
 		base = base.Elem()
 	}
 	k, err := c.kinds.of(base)

@@ -16,6 +16,7 @@ import (
 	"slices"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/nesting"
 )
 
 // Codec is called "gencode". Its messages are pointers to types with these methods:
@@ -24,7 +25,8 @@ import (
 //	Marshal(buf []byte) ([]byte, error)   // into buf
 //	Unmarshal(buf []byte) (uint64, error) // how much of buf it was
 //
-// Encoding a value costs a copy that encoding a pointer does not.
+// Encoding a value costs a copy that encoding a pointer does not. Append refuses values that are
+// nested more than 1,000 deep, or contain themselves.
 var Codec yodel.Codec = codec{}
 
 type message interface {
@@ -35,12 +37,18 @@ type message interface {
 
 type codec struct{}
 
+// nested is for Marshal, which follows pointers by recursion.
+var nested nesting.Rules
+
 func (codec) Name() string { return "gencode" }
 
 func (codec) Append(dst []byte, v any) ([]byte, error) {
 	m, err := toMessage(v)
 	if err != nil {
 		return nil, err
+	}
+	if err := nested.Check(v); err != nil {
+		return nil, fmt.Errorf("gencode: encode %w", err)
 	}
 	// Marshal gets the memory after dst, so that its result need not be copied.
 	room := append(dst, make([]byte, m.Size())...)

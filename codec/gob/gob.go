@@ -6,6 +6,8 @@
 // its types, which a coder has to compile. This package keeps compiled coders for each type and for
 // each peer's definitions of it, because compiling is slow.
 //
+// Append refuses values that are nested more than 1,000 deep, or contain themselves.
+//
 // The standard package is not made for input from untrusted peers. This package checks a message
 // before the standard package decodes it. It cannot check types with interfaces, because the sender
 // chooses what is decoded there. Accept these types only from peers that you trust.
@@ -23,6 +25,8 @@ import (
 	"sync/atomic"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/gobwire"
+	"github.com/yodel-rpc/yodel/internal/nesting"
 )
 
 // Codec is called "gob". Encoding a value costs a copy that encoding a pointer does not.
@@ -33,6 +37,9 @@ type codec struct{ plans sync.Map } // from reflect.Type to *plan
 func (*codec) Name() string { return "gob" }
 
 func (c *codec) Append(dst []byte, v any) ([]byte, error) {
+	if err := gobwire.CheckNesting(v); err != nil {
+		return nil, err
+	}
 	value, err := message(v)
 	if err != nil {
 		return nil, err
@@ -74,9 +81,9 @@ func (c *codec) Decode(src []byte, v any) (err error) {
 	if target.Kind() != reflect.Pointer || target.IsNil() {
 		return fmt.Errorf("gob: cannot decode into %T, or it is nil", v)
 	}
-	base := target.Type()
-	for n := 0; base.Kind() == reflect.Pointer && n < maxPointers; n++ {
-		base = base.Elem()
+	base := nesting.Base(target.Type())
+	if base.Kind() == reflect.Pointer {
+		return fmt.Errorf("gob: %T: %w", v, nesting.ErrPointers)
 	}
 	defer func() {
 		if p := recover(); p != nil {
@@ -85,10 +92,6 @@ func (c *codec) Decode(src []byte, v any) (err error) {
 	}()
 	return c.plan(base).decode(src, target)
 }
-
-// maxPointers is how many pointers are followed to the type that they point to. A type may point to
-// itself without end.
-const maxPointers = 8
 
 // A plan holds the coders of one type.
 type plan struct {

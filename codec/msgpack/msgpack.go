@@ -22,6 +22,10 @@ import (
 // Codec is called "msgpack". Encoding a value costs a copy that encoding a pointer does not, if the
 // type has generated methods.
 //
+// Append refuses values that are nested more than 1,000 deep, or contain themselves. Both methods
+// refuse types of which the library would lose a field, such as struct{ Base; ID string } over
+// Base{ID int}: its fields have the same name in a message.
+//
 // Decode refuses messages with more than 10,000 levels, and strings that the peer has interned (the
 // option "intern" of the tag msgpack).
 var Codec yodel.Codec = new(codec)
@@ -57,7 +61,13 @@ func (c *codec) Append(dst []byte, v any) ([]byte, error) {
 
 func (c *codec) append(dst []byte, v any, value reflect.Value) ([]byte, error) {
 	if m, ok := generated(v, value); ok {
+		if err := nestedGenerated.Check(v); err != nil {
+			return nil, err
+		}
 		return m.MarshalMsg(dst)
+	}
+	if err := nested.Check(v); err != nil {
+		return nil, err
 	}
 	e, ok := c.encoders.Get().(*encoder)
 	if !ok {
@@ -105,6 +115,11 @@ func (c *codec) Decode(src []byte, v any) (err error) {
 			err = fmt.Errorf("msgpack: decode %T: %w", v, err)
 		}
 	}()
+	if _, ok := v.(unmarshaler); !ok {
+		if err := nested.CheckType(reflect.TypeOf(v)); err != nil {
+			return err
+		}
+	}
 	d, ok := c.decoders.Get().(*decoder)
 	if !ok {
 		d = new(decoder)

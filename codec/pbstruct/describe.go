@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"github.com/yodel-rpc/yodel/internal/nesting"
 )
 
 // Describe returns a google.protobuf.FileDescriptorProto, encoded, that describes numbered structs
@@ -24,9 +26,7 @@ func Describe(file, pkg string, types ...reflect.Type) (encoded []byte, names []
 	}
 	d.file = fileDescriptor{Name: file, Package: pkg, Syntax: "proto3"}
 	for _, t := range types {
-		for n := 0; t.Kind() == reflect.Pointer && n < maxPointers; n++ {
-			t = t.Elem()
-		}
+		t = nesting.Base(t)
 		if !isMessage(t) {
 			return nil, nil, fmt.Errorf("pbstruct: %v is not a numbered struct", t)
 		}

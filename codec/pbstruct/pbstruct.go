@@ -48,6 +48,7 @@ import (
 	"sync"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/nesting"
 )
 
 // Codec encodes numbered structs, and struct{} as an empty message. Encoding any other value fails.
@@ -137,21 +138,16 @@ func (c *codec) CheckType(t reflect.Type) error {
 	return p.err
 }
 
-// maxPointers is how many pointers are followed to the type that they point to. A type may point to
-// itself without end.
-const maxPointers = 8
-
 // planOf returns the plan for values of a type, or of pointers to it.
 func (c *codec) planOf(t reflect.Type) *plan {
 	if p, ok := c.plans.Load(t); ok {
 		return p.(*plan) //nolint:forcetypeassert // it stores nothing else
 	}
-	base := t
-	for n := 0; base.Kind() == reflect.Pointer && n < maxPointers; n++ {
-		base = base.Elem()
-	}
+	base := nesting.Base(t)
 	p := new(plan)
 	switch {
+	case base.Kind() == reflect.Pointer:
+		p.err = fmt.Errorf("pbstruct: %v: %w", t, nesting.ErrPointers)
 	case isMessage(base):
 		if p.shape, p.err = make(builder).message(base); p.err != nil {
 			p.shape, p.err = nil, fmt.Errorf("pbstruct: %w", p.err)

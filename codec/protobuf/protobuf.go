@@ -8,19 +8,20 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"sync"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/yodel-rpc/yodel"
 )
 
 // Codec is called "protobuf". Its messages are pointers to generated structs. Encoding a value
 // costs a copy that encoding a pointer does not. Decode replaces the previous content of a message.
+//
+// Append refuses messages that are nested more than 1,000 deep, or contain themselves. Decode takes
+// 10,000 levels, as package proto does.
 var Codec yodel.Codec = new(codec)
 
-type codec struct{ cyclic sync.Map } // from protoreflect.FullName to the result of cyclic
+type codec struct{}
 
 // A vtMarshaler and a vtUnmarshaler have the methods that vtprotobuf generates.
 type (
@@ -37,7 +38,11 @@ type (
 func (*codec) Name() string { return "protobuf" }
 
 func (*codec) Append(dst []byte, v any) ([]byte, error) {
-	switch m := pointer(v).(type) {
+	p := pointer(v)
+	if err := checkNesting(p); err != nil {
+		return nil, err
+	}
+	switch m := p.(type) {
 	case vtMarshaler:
 		size := m.SizeVT()
 		b := slices.Grow(dst, size)[:len(dst)+size]
@@ -66,13 +71,13 @@ func pointer(v any) any {
 	return twin.Interface()
 }
 
-func (c *codec) Decode(src []byte, v any) error {
+func (*codec) Decode(src []byte, v any) error {
 	m, ok := v.(proto.Message)
 	if !ok || reflect.ValueOf(v).IsNil() {
 		return notMessage(v)
 	}
 	var err error
-	if fast, ok := v.(vtUnmarshaler); ok && !c.deep(src, m) {
+	if fast, ok := v.(vtUnmarshaler); ok && !deep(src, m) {
 		fast.Reset()
 		err = fast.UnmarshalVT(src)
 	} else {
@@ -85,39 +90,6 @@ func (c *codec) Decode(src []byte, v any) error {
 }
 
 func broken(v any, err error) error { return fmt.Errorf("protobuf: decode %T: %w", v, err) }
-
-// deep reports whether src could nest messages so deep that UnmarshalVT exhausts the stack, which
-// ends the process. Package proto refuses more than 10,000 levels, but UnmarshalVT does not count
-// them. A level takes at least two bytes of src, and about 500 bytes of the stack.
-func (c *codec) deep(src []byte, m proto.Message) bool {
-	if len(src) <= 64<<10 {
-		return false
-	}
-	d := m.ProtoReflect().Descriptor()
-	known, ok := c.cyclic.Load(d.FullName())
-	if !ok {
-		known = cyclic(d, map[protoreflect.FullName]bool{})
-		c.cyclic.Store(d.FullName(), known)
-	}
-	return known == true
-}
-
-// cyclic reports whether a message of type d can contain a message of its own type, or of another
-// cyclic type. walked has the types between the first message and d, as true, and the types whose
-// check has ended, as false.
-func cyclic(d protoreflect.MessageDescriptor, walked map[protoreflect.FullName]bool) bool {
-	if above, ok := walked[d.FullName()]; ok {
-		return above
-	}
-	walked[d.FullName()] = true
-	for i := range d.Fields().Len() {
-		if f := d.Fields().Get(i).Message(); f != nil && cyclic(f, walked) {
-			return true
-		}
-	}
-	walked[d.FullName()] = false
-	return false
-}
 
 // CheckType returns why the codec cannot encode messages of a type: see yodel.Codec.
 func (*codec) CheckType(t reflect.Type) error { return checkType(t) }

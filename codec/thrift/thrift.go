@@ -49,6 +49,7 @@ import (
 	"sync"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/nesting"
 	"github.com/yodel-rpc/yodel/internal/thriftwire"
 )
 
@@ -73,6 +74,9 @@ func (c *codec) Name() string { return c.name }
 // Append implements yodel.Codec.
 func (c *codec) Append(dst []byte, v any) ([]byte, error) {
 	value := reflect.ValueOf(v)
+	if value.IsValid() && nesting.Base(value.Type()).Kind() == reflect.Pointer {
+		return dst, fmt.Errorf("thrift: %T: %w", v, nesting.ErrPointers)
+	}
 	for value.Kind() == reflect.Pointer {
 		value = value.Elem()
 	}
@@ -98,19 +102,15 @@ func (c *codec) Append(dst []byte, v any) ([]byte, error) {
 	return e.b, nil
 }
 
-// maxPointers is how many pointers are followed to the type that they point to. A type may point to
-// itself without end.
-const maxPointers = 8
-
 // Decode implements yodel.Codec.
 func (c *codec) Decode(src []byte, v any) error {
 	target := reflect.ValueOf(v)
 	if target.Kind() != reflect.Pointer || target.IsNil() {
 		return fmt.Errorf("thrift: cannot decode into %T, or it is nil", v)
 	}
-	base := target.Type()
-	for n := 0; base.Kind() == reflect.Pointer && n < maxPointers; n++ {
-		base = base.Elem()
+	base := nesting.Base(target.Type())
+	if base.Kind() == reflect.Pointer {
+		return fmt.Errorf("thrift: %T: %w", v, nesting.ErrPointers)
 	}
 	s, err := c.plans.of(base)
 	if err != nil {

@@ -46,7 +46,11 @@ func (e *encoder) value(v reflect.Value, depth int) error {
 			e.b = AppendNull(e.b)
 			return nil
 		}
-		return e.value(v.Elem(), depth)
+		v = v.Elem()
+		if v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
+			depth++ // a pointer may point to itself
+		}
+		return e.value(v, depth)
 	case reflect.Bool:
 		e.b = AppendBool(e.b, v.Bool())
 	case reflect.Int8, reflect.Int16, reflect.Int32:

@@ -11,6 +11,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/yodel-rpc/yodel/internal/nesting"
 )
 
 // Types keeps what is known of Go types. It may be used concurrently.
@@ -57,15 +59,9 @@ func (ts *Types) of(t reflect.Type) *shape {
 	return known.(*shape) //nolint:forcetypeassert // as above
 }
 
-// maxPointers is how many pointers are followed to the type that they point to. A type may point to
-// itself without end.
-const maxPointers = 8
-
 // ClassOf returns the name of the Java class for which a type stands, or "".
 func ClassOf(t reflect.Type) string {
-	for n := 0; t.Kind() == reflect.Pointer && n < maxPointers; n++ {
-		t = t.Elem()
-	}
+	t = nesting.Base(t)
 	if t.Kind() == reflect.Interface || !reflect.PointerTo(t).Implements(classedType) {
 		return ""
 	}

@@ -56,8 +56,9 @@ var families = []string{"accept", "codec", "compress", "middleware", "protocol",
 var forFamilies = []string{"internal/isolate"}
 
 // These packages of internal may be imported by any plug-in. Each reads an encoding that plug-ins
-// of several families read.
-var forPlugins = []string{"internal/gobwire", "internal/hessian", "internal/thriftwire"}
+// of several families read, except internal/nesting, which the root's codec and all others use to
+// refuse values that would exhaust the stack.
+var forPlugins = []string{"internal/gobwire", "internal/hessian", "internal/nesting", "internal/thriftwire"}
 
 func layerOf(folder string) string {
 	top, _, _ := strings.Cut(folder, "/")

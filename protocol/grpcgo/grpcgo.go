@@ -123,6 +123,9 @@ func (codec) Append(dst []byte, v any) ([]byte, error) {
 	if !ok {
 		return nil, fmt.Errorf("%T is no message of Protocol Buffers", v)
 	}
+	if err := checkNesting(m); err != nil {
+		return nil, err
+	}
 	return proto.MarshalOptions{}.MarshalAppend(dst, m)
 }
 

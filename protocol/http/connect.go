@@ -164,7 +164,10 @@ func (x *exchange) serveUnary(codec yodel.Codec, subtype string, e *yodel.Error)
 	}
 	if e == nil && x.rewrite != nil {
 		var err error
-		if x.reply, err = x.rewrite(x.reply); err != nil {
+		if e = x.guarded("the binding of the route", func() { x.reply, err = x.rewrite(x.reply) }); e != nil {
+			err = e
+		}
+		if err != nil {
 			e = x.v.Fail(err)
 		}
 	}

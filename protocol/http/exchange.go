@@ -174,6 +174,29 @@ func (x *exchange) run(replies bool) *yodel.Error {
 	return x.v.Outcome()
 }
 
+// guarded runs code of users on a goroutine of the session, which logs a panic. Net/http would
+// close the connection. If f does not return, guarded returns the error of the call.
+func (x *exchange) guarded(what string, f func()) *yodel.Error {
+	if guarded(x.session, f) {
+		return nil
+	}
+	e := yodel.Errorf(yodel.Internal, "%s: %s panicked or ended its goroutine", x.name(), what)
+	e.NotProcessed = x.v == nil || !x.v.Call().Executed()
+	return e
+}
+
+// guarded reports whether f has returned.
+func guarded(session *yodel.Session, f func()) (returned bool) {
+	ended := make(chan struct{})
+	session.Go(func() {
+		defer close(ended)
+		f()
+		returned = true
+	})
+	<-ended
+	return returned
+}
+
 // readBody reads the body of a unary request into v.Body, after it has admitted the call.
 func (x *exchange) readBody() *yodel.Error {
 	if n := x.r.ContentLength; n > int64(x.most) {

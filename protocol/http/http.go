@@ -34,6 +34,7 @@ import (
 	"context"
 	"log/slog"
 	std "net/http"
+	"slices"
 	"strings"
 
 	"github.com/yodel-rpc/yodel"
@@ -94,6 +95,7 @@ type Options struct {
 type Protocol struct {
 	opts   Options
 	routes *std.ServeMux // nil for none
+	binds  bool          // there are routes with a Binding
 }
 
 // New returns a Protocol. Options may be nil, and must not be changed afterwards. New panics if the
@@ -107,6 +109,7 @@ func New(options *Options) *Protocol {
 		p.opts.Logger = slog.Default()
 	}
 	p.routes = muxOf(p.opts.Routes)
+	p.binds = slices.ContainsFunc(p.opts.Routes, func(r Route) bool { return r.Binding != nil })
 	return p
 }
 

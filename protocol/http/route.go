@@ -95,18 +95,35 @@ func (c *router) routed(w std.ResponseWriter, r *std.Request) bool {
 		mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), routerKey{}, c)))
 		return true
 	}
-	for _, route := range c.protocol.opts.Routes {
+	if !c.protocol.binds {
+		return false
+	}
+	x := newExchange(c, w, r)
+	var found *Route
+	var values []string
+	if !guarded(c.session, func() { found, values, x.rewrite = c.protocol.bound(r) }) {
+		std.Error(w, "the binding of a route panicked", std.StatusInternalServerError)
+		return true
+	}
+	if found == nil {
+		return false
+	}
+	x.serveRoute(found.Method, func(query url.Values, body []byte) ([]byte, error) { return found.Binding.Request(values, query, body) }) //nolint:contextcheck // the context of a call is that of its session
+	return true
+}
+
+// bound returns the first route with a Binding that matches a request, or nil.
+func (p *Protocol) bound(r *std.Request) (route *Route, values []string, rewrite func([]byte) ([]byte, error)) {
+	for i := range p.opts.Routes {
+		route := &p.opts.Routes[i]
 		if route.Binding == nil {
 			continue
 		}
 		if values, ok := route.Binding.Match(r.Method, r.URL.EscapedPath()); ok {
-			x := newExchange(c, w, r)
-			x.rewrite = route.Binding.Reply()
-			x.serveRoute(route.Method, func(query url.Values, body []byte) ([]byte, error) { return route.Binding.Request(values, query, body) }) //nolint:contextcheck // the context of a call is that of its session
-			return true
+			return route, values, route.Binding.Reply()
 		}
 	}
-	return false
+	return nil, nil, nil
 }
 
 // serveRoute serves a call of a method by its route. Bind makes the request of the query and the
@@ -162,7 +179,10 @@ func (x *exchange) readRoute(bind func(query url.Values, body []byte) ([]byte, e
 	if e := x.decompress(); e != nil {
 		return e
 	}
-	if x.v.Body, err = bind(query, x.v.Body); err != nil {
+	if e := x.guarded("the binding of the route", func() { x.v.Body, err = bind(query, x.v.Body) }); e != nil {
+		return e
+	}
+	if err != nil {
 		return x.wrongParameter(err)
 	}
 	x.v.Owned = true

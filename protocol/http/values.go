@@ -45,7 +45,12 @@ func (x *exchange) decompress() *yodel.Error {
 	if !x.session.Reserve(most) {
 		return x.noMemory()
 	}
-	body, err := x.compressor.Decompress(nil, x.v.Body, most)
+	var body []byte
+	var err error
+	if e := x.guarded("the compressor", func() { body, err = x.compressor.Decompress(nil, x.v.Body, most) }); e != nil {
+		x.session.Release(most)
+		return e
+	}
 	x.session.Release(most - len(body))
 	x.reserved += len(body)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/gobwire"
 	"github.com/yodel-rpc/yodel/protocol/internal/errortext"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
@@ -203,7 +204,9 @@ func (l *link) encode(value any) (err error) {
 			l.GiveUp(fmt.Errorf("%T ended its goroutine while it was encoded", value))
 		}
 	}()
-	err = l.encoder.Encode(value)
+	if err = gobwire.CheckNesting(value); err == nil {
+		err = l.encoder.Encode(value)
+	}
 	known = true
 	return err
 }

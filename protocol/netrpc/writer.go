@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/gobwire"
 	"github.com/yodel-rpc/yodel/protocol/internal/errortext"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
@@ -106,6 +107,9 @@ func (w *writer) encode(value any) (err error) {
 			err = fmt.Errorf("%T panicked while it was encoded", value)
 		}
 	}()
+	if err := gobwire.CheckNesting(value); err != nil {
+		return err
+	}
 	return w.encoder.Encode(value)
 }
 

@@ -183,7 +183,12 @@ func zero(f protoreflect.FieldDescriptor) []byte {
 	case protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Sfixed64Kind, protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
 		return []byte(`"0"`)
 	case protoreflect.EnumKind:
-		return strconv.AppendQuote(nil, string(f.DefaultEnumValue().Name()))
+		if f.Enum().FullName() == "google.protobuf.NullValue" {
+			return []byte("null")
+		}
+		// DefaultEnumValue is nil for a field without an explicit default
+		value := f.Enum().Values().ByNumber(f.Default().Enum())
+		return strconv.AppendQuote(nil, string(value.Name()))
 	}
 	return []byte("0")
 }

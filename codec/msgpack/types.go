@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package msgpack
+
+import (
+	"encoding"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/yodel-rpc/yodel/internal/nesting"
+)
+
+// This file checks types and values before the libraries see them. Both encode by recursion, so
+// that a value that contains itself would end the process. Vmihailenco's library also recurses
+// without end into a struct that embeds itself, panics for wrong options of tags, and logs a line
+// with package log if two fields have one name.
+
+// nested is for values that vmihailenco's library encodes.
+var nested = nesting.Rules{
+	Methods: ownEncoders,
+	Skip:    func(f *reflect.StructField) bool { return tagOf(f).name == "-" || !f.IsExported() && !f.Anonymous },
+	Struct: func(t reflect.Type) error {
+		_, err := fieldsOf(t, nil)
+		return err
+	},
+}
+
+// nestedGenerated is for values whose types have the methods that msgp generates.
+var nestedGenerated = nesting.Rules{
+	Skip: func(f *reflect.StructField) bool {
+		name, _, _ := strings.Cut(f.Tag.Get("msg"), ",")
+		return name == "-" || !f.IsExported()
+	},
+}
+
+// Values with the methods of one of these encode or decode themselves.
+var (
+	ownEncoders = []reflect.Type{
+		reflect.TypeFor[msgpack.CustomEncoder](), reflect.TypeFor[msgpack.Marshaler](),
+		reflect.TypeFor[encoding.BinaryMarshaler](), reflect.TypeFor[encoding.TextMarshaler](),
+	}
+	ownDecoders = []reflect.Type{
+		reflect.TypeFor[msgpack.CustomDecoder](), reflect.TypeFor[msgpack.Unmarshaler](),
+		reflect.TypeFor[encoding.BinaryUnmarshaler](), reflect.TypeFor[encoding.TextUnmarshaler](),
+	}
+)
+
+// codesItself reports whether t has methods of its own that encode or decode it.
+func codesItself(t reflect.Type) bool {
+	return slices.ContainsFunc(slices.Concat(ownEncoders, ownDecoders), reflect.PointerTo(t).Implements)
+}
+
+// A tag is the tag "msgpack" of a field.
+type tag struct {
+	name    string
+	options []string
+}
+
+func tagOf(f *reflect.StructField) tag {
+	name, options, _ := strings.Cut(f.Tag.Get("msgpack"), ",")
+	return tag{name, strings.Split(options, ",")}
+}
+
+// option returns the value of an option such as "alias:id".
+func (t tag) option(name string) (value string, ok bool) {
+	for _, option := range t.options {
+		if option, value, _ = strings.Cut(option, ":"); option == name {
+			return value, true
+		}
+	}
+	return "", false
+}
+
+// fieldsOf returns the names of a struct's fields in a message, in the way of vmihailenco's
+// library. It returns an error where that library logs a line, panics or does not return. Within
+// has the structs that embed t.
+func fieldsOf(t reflect.Type, within []reflect.Type) (names []string, err error) {
+	if slices.Contains(within, t) {
+		return nil, fmt.Errorf("%v embeds itself", t)
+	}
+	within = append(slices.Clip(within), t)
+	known := make(map[string]bool)
+	for i := range t.NumField() {
+		f := t.Field(i)
+		tag := tagOf(&f)
+		if tag.name == "-" || !f.IsExported() && !f.Anonymous {
+			continue
+		}
+		name := tag.name
+		if name == "" {
+			name = f.Name
+		}
+		if _, ok := tag.option("intern"); ok && f.Type.Kind() != reflect.Interface && f.Type.Kind() != reflect.String {
+			return nil, fmt.Errorf("%v.%s has the option intern, which is for strings and interfaces", t, f.Name)
+		}
+		inlined, inlines, err := embedded(&f, tag, known, within)
+		if err != nil {
+			return nil, err
+		}
+		added := []string{name}
+		if alias, ok := tag.option("alias"); ok && !inlines {
+			added = append(added, alias)
+		}
+		for _, name := range added {
+			if known[name] || slices.Contains(inlined, name) {
+				return nil, fmt.Errorf("%v has two fields called %q in a message: give one of them another name with the tag msgpack", t, name)
+			}
+			known[name] = true
+		}
+		if !inlines {
+			names = append(names, name)
+		}
+		for _, name := range inlined {
+			known[name] = true
+		}
+		names = append(names, inlined...)
+	}
+	return names, nil
+}
+
+// embedded returns the names of the fields of an embedded struct that become fields of the struct
+// around it, which has the fields known before it.
+func embedded(f *reflect.StructField, tag tag, known map[string]bool, within []reflect.Type) (names []string, inlines bool, err error) {
+	if _, no := tag.option("noinline"); !f.Anonymous || no {
+		return nil, false, nil
+	}
+	_, inline := tag.option("inline")
+	t := nesting.Base(f.Type)
+	switch {
+	case inline && f.Type.Kind() != reflect.Struct:
+		return nil, false, fmt.Errorf("%s has the option inline, which is for structs", f.Name)
+	case t.Kind() != reflect.Struct, !inline && codesItself(t):
+		return nil, false, nil
+	}
+	names, err = fieldsOf(t, within)
+	isKnown := func(name string) bool { return known[name] }
+	switch {
+	case err != nil:
+		return nil, false, err
+	case inline:
+		return slices.DeleteFunc(names, isKnown), true, nil
+	case slices.ContainsFunc(names, isKnown):
+		return nil, false, nil
+	}
+	return names, true, nil
+}

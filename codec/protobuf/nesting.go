@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package protobuf
+
+import (
+	"fmt"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/dynamicpb"
+
+	"github.com/yodel-rpc/yodel/internal/nesting"
+)
+
+var (
+	flat  nesting.Flat // of messages that are not cyclic
+	known sync.Map     // from protoreflect.FullName to the result of cyclic
+)
+
+// checkNesting returns an error if v is a message that contains itself, or is nested so deep that
+// it would exhaust the stack when it is encoded.
+func checkNesting(v any) error {
+	m, ok := v.(proto.Message)
+	if !ok || flat.Has(v) {
+		return nil
+	}
+	r := m.ProtoReflect()
+	if !isCyclic(r.Descriptor()) {
+		if _, dynamic := v.(*dynamicpb.Message); !dynamic { // a *dynamicpb.Message can be of any type
+			flat.Add(v)
+		}
+		return nil
+	}
+	if path, ok := tooDeep(r, 1); ok {
+		return fmt.Errorf("protobuf: %s%s: %w", r.Descriptor().FullName(), path, nesting.TooDeep(nesting.Max))
+	}
+	return nil
+}
+
+// tooDeep reports whether a message, which is the depth-th of those around it and itself, contains
+// messages that are nested too deep. The path names the fields that lead to them.
+func tooDeep(m protoreflect.Message, depth int) (path string, found bool) {
+	if depth > nesting.Max {
+		return "", true
+	}
+	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case f.Message() == nil:
+		case f.IsMap():
+			if f.MapValue().Message() != nil {
+				v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
+					path, found = tooDeep(v.Message(), depth+1)
+					return !found
+				})
+			}
+		case f.IsList():
+			for i := 0; i < v.List().Len() && !found; i++ {
+				path, found = tooDeep(v.List().Get(i).Message(), depth+1)
+			}
+		default:
+			path, found = tooDeep(v.Message(), depth+1)
+		}
+		switch {
+		case found && depth <= shown:
+			path = "." + string(f.Name()) + path
+		case found && depth == shown+1:
+			path = "…"
+		}
+		return !found
+	})
+	return path, found
+}
+
+// shown is how many fields of a path an error names.
+const shown = 4
+
+// deep reports whether src could nest messages so deep that UnmarshalVT exhausts the stack, which
+// ends the process. Package proto refuses more than 10,000 levels, but UnmarshalVT does not count
+// them. A level takes at least two bytes of src, and about 500 bytes of the stack.
+func deep(src []byte, m proto.Message) bool {
+	return len(src) > 64<<10 && isCyclic(m.ProtoReflect().Descriptor())
+}
+
+// isCyclic is cyclic, and remembers its results.
+func isCyclic(d protoreflect.MessageDescriptor) bool {
+	result, ok := known.Load(d.FullName())
+	if !ok {
+		result = cyclic(d, map[protoreflect.FullName]bool{})
+		known.Store(d.FullName(), result)
+	}
+	return result == true
+}
+
+// cyclic reports whether a message of type d can contain a message of its own type, or of another
+// cyclic type. Extensions can be of any type. Walked has the types between the first message and d,
+// as true, and the types whose check has ended, as false.
+func cyclic(d protoreflect.MessageDescriptor, walked map[protoreflect.FullName]bool) bool {
+	if above, ok := walked[d.FullName()]; ok {
+		return above
+	}
+	if d.ExtensionRanges().Len() > 0 {
+		return true
+	}
+	walked[d.FullName()] = true
+	for i := range d.Fields().Len() {
+		if f := d.Fields().Get(i).Message(); f != nil && cyclic(f, walked) {
+			return true
+		}
+	}
+	walked[d.FullName()] = false
+	return false
+}

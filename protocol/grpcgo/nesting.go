@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package grpcgo
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/dynamicpb"
+
+	"github.com/yodel-rpc/yodel/internal/nesting"
+)
+
+// flat has the types of messages that cannot nest without bound.
+var flat nesting.Flat
+
+// checkNesting returns an error if m contains itself, or is nested so deep that it would exhaust
+// the stack when it is encoded. Package codec/protobuf does the same.
+func checkNesting(m proto.Message) error {
+	if flat.Has(m) {
+		return nil
+	}
+	r := m.ProtoReflect()
+	if _, dynamic := m.(*dynamicpb.Message); !dynamic && !cyclic(r.Descriptor(), map[protoreflect.FullName]bool{}) {
+		flat.Add(m)
+		return nil
+	}
+	if tooDeep(r, 1) {
+		return fmt.Errorf("protobuf: %s: %w", r.Descriptor().FullName(), nesting.TooDeep(nesting.Max))
+	}
+	return nil
+}
+
+// tooDeep reports whether a message, which is the depth-th of those around it and itself, contains
+// messages that are nested too deep.
+func tooDeep(m protoreflect.Message, depth int) (found bool) {
+	if depth > nesting.Max {
+		return true
+	}
+	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case f.Message() == nil, f.IsMap() && f.MapValue().Message() == nil:
+		case f.IsMap():
+			v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
+				found = tooDeep(v.Message(), depth+1)
+				return !found
+			})
+		case f.IsList():
+			for i := 0; i < v.List().Len() && !found; i++ {
+				found = tooDeep(v.List().Get(i).Message(), depth+1)
+			}
+		default:
+			found = tooDeep(v.Message(), depth+1)
+		}
+		return !found
+	})
+	return found
+}
+
+// cyclic reports whether messages of type d can contain messages of their own type. Extensions can
+// be of any type. Walked has the types around d as true, and those that cannot contain them as
+// false.
+func cyclic(d protoreflect.MessageDescriptor, walked map[protoreflect.FullName]bool) bool {
+	if around, ok := walked[d.FullName()]; ok || d.ExtensionRanges().Len() > 0 {
+		return around || !ok
+	}
+	walked[d.FullName()] = true
+	for i := range d.Fields().Len() {
+		if f := d.Fields().Get(i).Message(); f != nil && cyclic(f, walked) {
+			return true
+		}
+	}
+	walked[d.FullName()] = false
+	return false
+}
