@@ -16,6 +16,7 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/reflectcall"
 	"github.com/yodel-rpc/yodel/internal/text"
+	"github.com/yodel-rpc/yodel/internal/unpack"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -55,7 +56,7 @@ type serverCall struct {
 // A protocolCall is the part of a call that depends on the protocol. An ordinary unary call does
 // not use it.
 type protocolCall interface {
-	account
+	unpack.Account
 	// Keep reports whether the handler may keep the body because the body has its own memory.
 	Keep() bool
 	// Draining returns a channel that is closed when the server begins to shut down.
@@ -78,7 +79,7 @@ type protocolCall interface {
 
 // A messageStream carries the messages of a stream, encoded. *mux.Stream is one.
 type messageStream interface {
-	account
+	unpack.Account
 	// Accept tells the caller that it may send messages.
 	Accept()
 	// Send sends a message. It does not keep body.
@@ -425,22 +426,37 @@ func (c *Call) Body() ([]byte, error) {
 	return in.body, nil
 }
 
+// packer returns the packer for calls from and to peers with a compressor.
+func (s *Server) packer(c Compressor) packer {
+	return packer{c, s.opts.CompressAbove, &s.limits, &s.calls.unpacking}
+}
+
 // decompress decompresses the body into memory.
 func (c *serverCall) decompress(memory []byte) ([]byte, error) {
 	b := c.as
 	if b.pack.Compressor == nil {
 		return nil, refusal("YDL2205", "%s: the request is compressed, and the compressor was not named", c.call.Method)
 	}
-	body, err := b.pack.unpack(c.protocol, memory, c.body, c.server.limits.MaxDecompressed)
+	body, err := b.pack.unpack(c.ctx, c.protocol, memory, c.body)
 	switch {
+	case err != nil && err == c.ctx.Err(): //nolint:errorlint // it is returned bare
+		return nil, c.overdue()
 	case errors.Is(err, mux.ErrMemory):
 		return nil, refusal("YDL3007", "%s: the server has no memory left to decompress the request", c.call.Method)
 	case errors.Is(err, ErrTooLarge):
-		return nil, refusal("YDL2204", "%s: the request has more than %d bytes after decompression (%s)", c.call.Method, c.server.limits.MaxDecompressed, b.pack.Name())
+		return nil, refusal("YDL2204", "%s: the request %s", c.call.Method, b.pack.tooLarge(c.body))
 	case err != nil:
 		return nil, refusal("YDL2205", "%s: the request cannot be decompressed: %v (%s)", c.call.Method, err, b.pack.Name())
 	}
 	return body, nil
+}
+
+// overdue returns the error of a call whose context ended before its request was decompressed.
+func (c *serverCall) overdue() *Error {
+	if c.protocol.Expired() {
+		return refusal("YDL1005", "%s: the deadline passed before the server could decompress the request", c.call.Method)
+	}
+	return refusal("YDL1006", "%s: the caller canceled it before the server could decompress the request", c.call.Method)
 }
 
 // The traits of a method that the server reports to callers.
