@@ -30,6 +30,7 @@ type serverCall struct {
 	method   *method // nil if the server has no such method
 	protocol protocolCall
 	stream   messageStream // nil for a unary call
+	served   *Served       // nil in yodel's own protocol
 
 	body         []byte      // the received request, valid until done
 	compressed   bool        // body is compressed with as.pack
@@ -347,8 +348,13 @@ func (c *Call) Decode() error {
 }
 
 func (c *serverCall) decode() error {
-	if e := c.as.check(c.method); e != nil {
+	if e := c.check(); e != nil {
 		return e
+	}
+	if c.served != nil && c.served.Transform != nil && c.method.takesOne() {
+		if _, err := c.call.Body(); err != nil {
+			return err
+		}
 	}
 	if c.method.newArgs == nil {
 		return nil
@@ -376,6 +382,38 @@ func (c *serverCall) decode() error {
 		return refusal("YDL2101", "%s: the request does not fit %s: %v (codec %s)", c.call.Method, c.method.argsName(), err, codec.Name())
 	}
 	c.call.Args = args
+	return nil
+}
+
+// check returns why the call cannot succeed, whatever its body is, or nil.
+func (c *serverCall) check() *Error {
+	if c.served != nil && c.served.Refusal != nil {
+		return c.served.Refusal
+	}
+	return c.as.check(c.method)
+}
+
+// takesOne reports whether the request of a call of m is one message.
+func (m *method) takesOne() bool { return m.kind == wire.Unary || m.kind == wire.Feed }
+
+// transform replaces the decompressed body by the result of Served.Transform, once.
+func (c *serverCall) transform() error {
+	v := c.served
+	if v == nil || v.Transform == nil {
+		return nil
+	}
+	n := len(c.body)
+	if !c.protocol.Take(n) { // the result takes about as much
+		return refusal("YDL3007", "%s: the server has no memory left to read the request", c.call.Method)
+	}
+	c.counted += n
+	body, err := v.Transform(c.body)
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	} else if err != nil {
+		return refusal("YDL2101", "%s: the request does not fit %s: %v (codec %s)", c.call.Method, c.method.argsName(), err, c.as.codec.Name())
+	}
+	c.body, v.Transform = body, nil
 	return nil
 }
 
@@ -409,10 +447,10 @@ func (c *Call) Body() ([]byte, error) {
 	if in == nil {
 		return nil, nil
 	}
-	if e := in.as.check(in.method); e != nil {
+	if e := in.check(); e != nil {
 		return nil, e
 	}
-	if k := in.method.kind; k != wire.Unary && k != wire.Feed {
+	if !in.method.takesOne() {
 		return nil, refusal("YDL2006", "%s: the method is %s, whose request is no single message", c.Method, in.method.signature())
 	}
 	if in.compressed {
@@ -422,6 +460,9 @@ func (c *Call) Body() ([]byte, error) {
 		}
 		in.body, in.compressed = body, false
 		in.counted += len(body)
+	}
+	if err := in.transform(); err != nil {
+		return nil, err
 	}
 	return in.body, nil
 }
