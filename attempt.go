@@ -163,7 +163,7 @@ func (q *requester) land(ctx context.Context, call *Call, ep *Endpoint, at time.
 		ep.learn(ctx, call, at, a, err)
 	}
 	if err == nil {
-		err = q.decode(call.out, call, a)
+		err = q.decode(ctx, call.out, call, a)
 	}
 	if err != nil {
 		call.failedOn(ep, err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/text"
+	"github.com/yodel-rpc/yodel/internal/unpack"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -208,7 +209,7 @@ func NotProcessed(err error) bool {
 }
 
 // ErrTooLarge is the error of a Compressor that reached the limit on decompressed bytes.
-var ErrTooLarge = errors.New("larger than the limit")
+var ErrTooLarge = unpack.ErrTooLarge
 
 // shorten cuts s between two runes, to at most limit bytes, and marks the cut.
 func shorten(s string, limit int) string { return text.Cut(s, limit) }

@@ -16,15 +16,13 @@ import (
 )
 
 // setLargest sets a field of a struct of options to the largest value of its type. It returns false
-// for a field that is neither a number nor a duration.
+// for a field that is not exported, or is neither a number nor a duration.
 func setLargest(field reflect.Value) bool {
-	switch field.Kind() {
-	case reflect.Int, reflect.Int64: // durations too
-		field.SetInt(math.MaxInt64)
-		return true
-	default:
+	if kind := field.Kind(); !field.CanSet() || kind != reflect.Int && kind != reflect.Int64 { // durations too
 		return false
 	}
+	field.SetInt(math.MaxInt64)
+	return true
 }
 
 // A farCase is a client and a server of which something is as large, or as late, as can be.

@@ -7,13 +7,14 @@ import (
 	"sync/atomic"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/unpack"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
 // A foreignStream is a stream of another protocol than yodel's.
 type foreignStream struct {
 	messages Messages
-	memory   account
+	memory   unpack.Account
 	most     int  // the size of the largest message, in bytes
 	ended    bool // by End; guarded by pipe.sending
 	taken    int  // bytes counted for decompressed messages; the receiver's

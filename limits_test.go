@@ -5,6 +5,7 @@ package yodel_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -238,4 +239,60 @@ func BenchmarkRefusalWithoutToken(b *testing.B) {
 			}
 		})
 	}
+}
+
+// The default of MaxDecompressed depends on the size of the compressed message.
+func TestDefaultOfMaxDecompressed(t *testing.T) {
+	const mib = 1 << 20
+	for _, test := range []struct {
+		name   string
+		size   int // of the message, which is compressed to packed bytes
+		packed int
+		limit  int // Limits.MaxDecompressed
+		text   string
+	}{
+		{"a small one that compresses well", 64 << 10, 60, 0, ""},
+		{"100 times", 200_000, 2000, 0, ""},
+		{"more than 100 times", 200_001, 2000, 0, "has 2000 bytes, and more than 200000 after decompression (fake): that is the default of Limits.MaxDecompressed for its size"},
+		{"4 MiB", 4 * mib, 400_000, 0, ""},
+		{"more than 4 MiB", 4*mib + 1, 400_000, 0, "has more than 4194304 bytes after decompression (fake): that is Limits.MaxDecompressed"},
+		{"a raised limit", 16 * mib, 100, 16 * mib, ""},
+		{"more than a raised limit", 16*mib + 1, 100, 16 * mib, "has more than 16777216 bytes after decompression (fake): that is Limits.MaxDecompressed"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			fake := fakeCompressor{test.size, test.packed}
+			s := newServer(t, &yodel.ServerOptions{Compressors: []yodel.Compressor{fake}, Limits: yodel.Limits{MaxDecompressed: test.limit}})
+			handle(t, s, "Size", func(_ context.Context, in *[]byte) (*[]byte, error) { return new([]byte(fmt.Sprint(len(*in)))), nil })
+			sender := &yodel.ClientOptions{Codec: yodel.Raw, Compressor: fake, Limits: yodel.Limits{MaxDecompressed: 1 << 30}}
+			got := new(yodel.Encoded)
+			err := connect(t, s, sender).Call(t.Context(), "Size", new(make([]byte, test.size)), got)
+			if e, ok := errors.AsType[*yodel.Error](err); test.text == "" && err != nil ||
+				test.text != "" && (!ok || e.ID != "YDL2204" || !e.NotProcessed || !strings.Contains(e.Message, test.text)) {
+				t.Errorf("got %v, want %q", err, test.text)
+			}
+			careful := &yodel.ClientOptions{Codec: yodel.Raw, Compressor: fake, Limits: yodel.Limits{MaxDecompressed: test.limit}}
+			if err := connect(t, s, careful).Call(t.Context(), "Size", new(make([]byte, test.size)), got); test.size <= 16*mib && err != nil {
+				t.Errorf("a sender with the limits of the receiver: %v", err)
+			}
+		})
+	}
+}
+
+// A fakeCompressor turns any message of size bytes into packed bytes, and the other way round.
+type fakeCompressor struct{ size, packed int }
+
+func (fakeCompressor) Name() string { return "fake" }
+
+func (c fakeCompressor) Append(dst, src []byte) ([]byte, error) {
+	if len(src) != c.size {
+		return append(dst, src...), nil
+	}
+	return append(dst, make([]byte, c.packed)...), nil
+}
+
+func (c fakeCompressor) Decompress(dst, _ []byte, limit int) ([]byte, error) {
+	if c.size > limit {
+		return nil, yodel.ErrTooLarge
+	}
+	return append(dst, make([]byte, c.size)...), nil
 }

@@ -174,6 +174,9 @@ func (c *Client) attemptLink(ctx context.Context, call *Call, d *dialledConn, ep
 	if s != nil {
 		at, s.met = 0, nil
 	}
+	if call.Compressing() != nil {
+		o.useExtra().linked = ctx
+	}
 	err = d.link.failure(ctx, ep, unsentByLink(d.link.Do(ctx, call)))
 	if s != nil {
 		err = s.outcome(call, err)

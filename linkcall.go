@@ -26,8 +26,10 @@ func (c *Call) Kind() string {
 
 // AppendArgs appends the encoded arguments to dst, for the Do of a Link. It compresses them with
 // the compressor of Compressing if they have ClientOptions.CompressAbove bytes or more, also if
-// that makes them larger, as clients of other protocols do. If CompressAbove is 1, it compresses
-// empty arguments too. Compressed reports whether it compressed them.
+// that makes them larger, as clients of other protocols do. It does not compress arguments that a
+// server with the client's Limits.MaxDecompressed would refuse after decompression. If
+// CompressAbove is 1, it compresses empty arguments too. Compressed reports whether it compressed
+// them.
 func (c *Call) AppendArgs(dst []byte) (args []byte, compressed bool, err error) {
 	b := c.out.from.binding(c)
 	body, err := appendBody(nil, b.codec, c.Args)
@@ -36,8 +38,12 @@ func (c *Call) AppendArgs(dst []byte) (args []byte, compressed bool, err error) 
 	}
 	packs := b.pack.Compressor != nil && (len(body) >= b.pack.above || b.pack.above == 1)
 	if packs {
-		if body, err = b.pack.Append(nil, body); err != nil {
+		packed, err := b.pack.Append(nil, body)
+		if err != nil {
 			return dst, false, refusal("YDL2103", "%s: %v", c.Method, err)
+		}
+		if packs = len(body) <= b.pack.limits.decompressed(len(packed)); packs {
+			body = packed
 		}
 	}
 	if n, limit := len(body), c.out.from.limits.MaxMessage; n > limit {
@@ -50,9 +56,12 @@ func (c *Call) AppendArgs(dst []byte) (args []byte, compressed bool, err error) 
 // Encoding, and compressed with the compressor of Compressing if compressed is set.
 func (c *Call) TakeReply(body []byte, compressed bool) error {
 	if compressed {
-		q := c.out.from
+		q, ctx := c.out.from, c.out.readExtra().linked
+		if ctx == nil { // the code outside of Link.Do
+			ctx = context.Background()
+		}
 		var err error
-		if body, err = q.unpackReply(c, q.binding(c).pack, nil, body); err != nil {
+		if body, err = q.unpackReply(ctx, c, q.binding(c).pack, nil, body); err != nil {
 			return err
 		}
 		defer q.memory.Give(len(body))

@@ -94,7 +94,7 @@ func TestDecompressedRequestsAreBounded(t *testing.T) {
 	must(t, err)
 	release := make(chan struct{})
 	var begun atomic.Int64
-	s := newServer(t, &yodel.ServerOptions{Compressors: []yodel.Compressor{flate.Compressor}, MaxMemory: 128 << 20})
+	s := newServer(t, &yodel.ServerOptions{Compressors: []yodel.Compressor{flate.Compressor}, MaxMemory: 128 << 20, Limits: yodel.Limits{MaxDecompressed: size}})
 	handle(t, s, "Hold", func(ctx context.Context, _ *[]byte) (*[]byte, error) {
 		begun.Add(1)
 		select {

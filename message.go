@@ -3,11 +3,12 @@
 package yodel
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 
-	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/unpack"
 )
 
 // An Encoded is a message, or Values, that is already encoded in the codec of its call. As
@@ -187,58 +188,40 @@ func decodeValues(body []byte, c Codec, values Values) error {
 	return nil
 }
 
-// A packer compresses bodies above a size.
+// A packer compresses bodies above a size, and decompresses bodies.
 type packer struct {
 	Compressor
-	above int // bytes
+	above  int // bytes
+	limits *Limits
+	gate   *unpack.Gate
 }
 
-// pack compresses body into scratch. It returns the result, and whether the result is smaller than
-// body.
+// pack compresses body into scratch. It returns the result, and whether the result is to be sent
+// instead of body: it is smaller, and a receiver with the same limits can decompress it.
 func (p packer) pack(scratch, body []byte) (packed []byte, ok bool, err error) {
-	if p.Compressor == nil || len(body) < p.above {
+	if p.Compressor == nil || len(body) < p.above || len(body) > p.limits.MaxDecompressed {
 		return scratch, false, nil
 	}
 	packed, err = p.Append(scratch[:0], body)
 	if err != nil {
 		return scratch, false, fmt.Errorf("compress with %s: %w", p.Name(), err)
 	}
-	return packed, len(packed) < len(body), nil
+	return packed, len(packed) < len(body) && len(body) <= p.limits.decompressed(len(packed)), nil
 }
 
-// An account counts bytes before they are allocated.
-type account interface {
-	Take(n int) bool
-	Give(n int)
+// unpack decompresses body into memory, within the limits. It counts the result in a. It waits
+// until ctx ends if other decompressions keep the processors busy.
+func (p packer) unpack(ctx context.Context, a unpack.Account, memory, body []byte) ([]byte, error) {
+	return p.gate.Decompress(ctx, p.Compressor, a, memory, body, p.limits.decompressed(len(body)))
 }
 
-// unpack decompresses body into memory, if the result has at most limit bytes and a has room for
-// it. The size of the result is unknown, so unpack first reserves eight times the size of body, and
-// eight times more whenever that is too little. The repetitions make it take at most a seventh
-// longer. The bytes of the result stay counted in a.
-func (p packer) unpack(a account, memory, body []byte, limit int) ([]byte, error) {
-	const first, factor = 4 << 10, 8
-	for n := min(max(factor*len(body), first), limit); ; n = min(factor*n, limit) {
-		out, err := p.unpackWithin(a, memory, body, n)
-		if n == limit || !errors.Is(err, ErrTooLarge) {
-			return out, err
-		}
+// tooLarge describes a body that is too large after decompression, for the error of its call.
+func (p packer) tooLarge(body []byte) string {
+	most := p.limits.decompressed(len(body))
+	if most == p.limits.MaxDecompressed {
+		return fmt.Sprintf("has more than %d bytes after decompression (%s): that is Limits.MaxDecompressed", most, p.Name())
 	}
-}
-
-// unpackWithin is unpack for at most n bytes. It returns the unused bytes to a even if the
-// compressor panics or ends its goroutine.
-func (p packer) unpackWithin(a account, memory, body []byte, n int) (out []byte, err error) {
-	if !a.Take(n) {
-		return nil, mux.ErrMemory
-	}
-	kept := 0
-	defer func() { a.Give(n - kept) }()
-	if out, err = p.Decompress(memory, body, n); err != nil {
-		return nil, err
-	}
-	kept = len(out)
-	return out, nil
+	return fmt.Sprintf("has %d bytes, and more than %d after decompression (%s): that is the default of Limits.MaxDecompressed for its size", len(body), most, p.Name())
 }
 
 // compressAbove is the default size from which bodies are compressed, in bytes.

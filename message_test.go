@@ -6,8 +6,6 @@ import (
 	"math"
 	"reflect"
 	"testing"
-
-	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
 // FuzzValues decodes any bytes as several values. What it accepts is encoded and decoded again to
@@ -42,31 +40,6 @@ func FuzzValues(f *testing.F) {
 			t.Errorf("got %v, %v, want %v", got, err, values)
 		}
 	})
-}
-
-type panickingCompressor struct{}
-
-func (panickingCompressor) Name() string                           { return "panicking" }
-func (panickingCompressor) Append(dst, src []byte) ([]byte, error) { return append(dst, src...), nil }
-func (panickingCompressor) Decompress([]byte, []byte, int) ([]byte, error) {
-	panic("a broken block")
-}
-
-// A compressor that panics does not keep the memory that was counted for its body. Otherwise a peer
-// with a body that makes it panic could use up the memory of all connections.
-func TestUnpackGivesBackWhenTheCompressorPanics(t *testing.T) {
-	m := mux.NewMemory(1 << 20)
-	func() {
-		defer func() {
-			if recover() == nil {
-				t.Error("the panic does not get through")
-			}
-		}()
-		_, _ = packer{Compressor: panickingCompressor{}}.unpack(m, nil, []byte("body"), 1<<16) // it panics
-	}()
-	if used := m.Used(); used != 0 {
-		t.Errorf("%d bytes are still counted", used)
-	}
 }
 
 func TestLargeMessagesRaiseTheMemoryOfAConnection(t *testing.T) {

@@ -52,6 +52,7 @@ type extra struct {
 	budget    budget                   // the call's own budget
 	trace     string                   // the Trace of the user's call
 	at        atomic.Pointer[Endpoint] // for forks: the endpoint of the attempt
+	linked    context.Context          //nolint:containedctx // that of Link.Do; nil if replies are not compressed
 	metadata  []byte                   // memory
 	unpacked  []byte                   // memory
 	group     group                    // memory
@@ -80,7 +81,7 @@ func (o *outgoing) useExtra() *extra {
 // reset prepares x for another call, and reports whether it may be reused.
 func (x *extra) reset() bool {
 	x.serverTime, x.serverWait, x.connecting, x.opened, x.counted, x.resolving = 0, 0, 0, 0, 0, 0
-	x.fork, x.concluded, x.lent, x.trace = false, false, 0, ""
+	x.fork, x.concluded, x.lent, x.trace, x.linked = false, false, 0, "", nil
 	x.at.Store(nil)
 	x.group.clear()
 	return cap(x.unpacked) <= keepScratch

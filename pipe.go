@@ -200,17 +200,19 @@ func (p *pipe) unpack(body []byte) ([]byte, error) {
 		return nil, failure("YDL2205", "%s: a message from %s is compressed, and the compressor was not named", p.method, p.where)
 	}
 	p.giveUnpacked()
-	body, err := p.pack.unpack(p.stream, p.unpacked[:0], body, p.limits.MaxDecompressed)
+	unpacked, err := p.pack.unpack(p.ctx, p.stream, p.unpacked[:0], body)
 	switch {
+	case err != nil && err == p.ctx.Err(): //nolint:errorlint // it is returned bare
+		return nil, p.failed(err)
 	case errors.Is(err, mux.ErrMemory):
 		return nil, failure("YDL3007", "%s: this side has no memory left to decompress a message from %s", p.method, p.where)
 	case errors.Is(err, ErrTooLarge):
-		return nil, failure("YDL2204", "%s: a message from %s has more than %d bytes after decompression (%s)", p.method, p.where, p.limits.MaxDecompressed, p.pack.Name())
+		return nil, failure("YDL2204", "%s: a message from %s %s", p.method, p.where, p.pack.tooLarge(body))
 	case err != nil:
 		return nil, failure("YDL2205", "%s: a message from %s cannot be decompressed: %v (%s)", p.method, p.where, err, p.pack.Name())
 	}
-	p.unpacked, p.taken = keep(body), len(body)
-	return body, nil
+	p.unpacked, p.taken = keep(unpacked), len(unpacked)
+	return unpacked, nil
 }
 
 // failed returns the error of a message that could not be sent or received.
@@ -280,7 +282,7 @@ func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn) er
 	ended, s.traffic = true, st.Traffic()
 	if endErr == nil {
 		opened := o.arrived
-		if endErr = q.decode(o, call, a); opened != 0 {
+		if endErr = q.decode(ctx, o, call, a); opened != 0 {
 			o.arrived = opened
 		} else if o.arrived == 0 {
 			o.arrived = clock()

@@ -4,6 +4,7 @@ package yodel
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -20,6 +21,7 @@ import (
 	"github.com/yodel-rpc/yodel/internal/reflectcall"
 	"github.com/yodel-rpc/yodel/internal/stats"
 	"github.com/yodel-rpc/yodel/internal/text"
+	"github.com/yodel-rpc/yodel/internal/unpack"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -35,6 +37,7 @@ type requester struct {
 	limits        Limits // with defaults
 	guard         *guard
 	memory        *mux.Memory
+	unpacking     unpack.Gate
 	side          string // "client" or "server", for messages
 	slowAfter     time.Duration
 	samples       *sampler // records of its calls
@@ -148,7 +151,7 @@ func (q *requester) bindingSlow(call *Call, positional bool) *binding {
 			return b
 		}
 	}
-	b := &binding{of: m, codec: codec, pack: packer{compressor, q.compressAbove}}
+	b := &binding{of: m, codec: codec, pack: packer{compressor, q.compressAbove, &q.limits, &q.unpacking}}
 	b.Method = mux.Method{
 		Handle: len(q.bindings), Name: m.name, Codec: codecName, Compressor: compressorName,
 		Kind: call.kind(), Positional: positional, Idempotent: m.idempotent.Load(),
@@ -343,7 +346,7 @@ func encodeRare(f *wire.Fields, call *Call) {
 }
 
 // decode decodes the answer into call. Afterwards call does not refer to the answer's memory.
-func (q *requester) decode(o *outgoing, call *Call, a *mux.Answer) error {
+func (q *requester) decode(ctx context.Context, o *outgoing, call *Call, a *mux.Answer) error {
 	o.arrived, o.received = a.At, uint32(min(len(a.Fields)+len(a.Body)+len(a.Attachment), math.MaxInt32))
 	if len(a.Fields) > 0 || a.Code != 0 || a.Attachment != nil || o.readExtra().lent > 0 {
 		if err := q.decodeFields(call, a); err != nil {
@@ -354,7 +357,7 @@ func (q *requester) decode(o *outgoing, call *Call, a *mux.Answer) error {
 		return nil
 	}
 	if _, as := call.Reply.(*Encoded); as || a.Flags&wire.Compressed != 0 || len(a.Body) >= largeBody || o.binding.Positional {
-		return q.decodeUnusual(o, call, a)
+		return q.decodeUnusual(ctx, o, call, a)
 	}
 	if err := o.binding.codec.Decode(a.Body, call.Reply); err != nil { // see decodeBody
 		return unfit(call, err)
@@ -363,11 +366,11 @@ func (q *requester) decode(o *outgoing, call *Call, a *mux.Answer) error {
 }
 
 // decodeUnusual decodes a body that is not an ordinary small message.
-func (q *requester) decodeUnusual(o *outgoing, call *Call, a *mux.Answer) error {
+func (q *requester) decodeUnusual(ctx context.Context, o *outgoing, call *Call, a *mux.Answer) error {
 	body := a.Body
 	if a.Flags&wire.Compressed != 0 {
 		var err error
-		if body, err = q.decompress(o, call, body); err != nil {
+		if body, err = q.decompress(ctx, o, call, body); err != nil {
 			return err
 		}
 		defer q.memory.Give(len(body))
@@ -473,9 +476,9 @@ func remoteError(call *Call, a *mux.Answer, f *wire.Fields) *Error {
 	return e
 }
 
-func (q *requester) decompress(o *outgoing, call *Call, body []byte) ([]byte, error) {
+func (q *requester) decompress(ctx context.Context, o *outgoing, call *Call, body []byte) ([]byte, error) {
 	x := o.useExtra()
-	body, err := q.unpackReply(call, o.binding.pack, x.unpacked[:0], body)
+	body, err := q.unpackReply(ctx, call, o.binding.pack, x.unpacked[:0], body)
 	if err == nil {
 		x.unpacked = body
 	}
@@ -484,18 +487,20 @@ func (q *requester) decompress(o *outgoing, call *Call, body []byte) ([]byte, er
 
 // unpackReply decompresses a reply into memory. The caller must give the bytes of the result back
 // to q.memory.
-func (q *requester) unpackReply(call *Call, pack packer, memory, body []byte) ([]byte, error) {
+func (q *requester) unpackReply(ctx context.Context, call *Call, pack packer, memory, body []byte) ([]byte, error) {
 	if pack.Compressor == nil {
 		return nil, &mux.BrokenError{Cause: errors.New("it is compressed, which was not agreed")}
 	}
-	body, err := pack.unpack(q.memory, memory, body, q.limits.MaxDecompressed)
+	unpacked, err := pack.unpack(ctx, q.memory, memory, body)
 	switch {
+	case err != nil && err == ctx.Err(): //nolint:errorlint // it is returned bare
+		return nil, context.Cause(ctx)
 	case errors.Is(err, mux.ErrMemory):
 		return nil, failure("YDL3007", "%s: this %s has no memory left to decompress the reply from %s", call.Method, q.side, addrOf(call))
 	case errors.Is(err, ErrTooLarge):
-		return nil, failure("YDL2204", "%s: the reply from %s has more than %d bytes after decompression (%s)", call.Method, addrOf(call), q.limits.MaxDecompressed, pack.Name())
+		return nil, failure("YDL2204", "%s: the reply from %s %s", call.Method, addrOf(call), pack.tooLarge(body))
 	case err != nil:
 		return nil, &mux.BrokenError{Cause: fmt.Errorf("decompress with %s: %w", pack.Name(), err)}
 	}
-	return body, nil
+	return unpacked, nil
 }

@@ -47,6 +47,15 @@ type Served struct {
 	// Stream carries the messages of a feed, an upload or a duplex method: see Kind. Without
 	// Stream, calls of such methods fail. Other methods ignore Stream.
 	Stream Messages
+	// Refusal is an error with which the call fails when the middleware has passed it. A Protocol
+	// sets it for a request that the method cannot take, instead of answering at once. A caller
+	// that the middleware refuses then does not learn which methods exist and what they take.
+	Refusal *Error
+	// Transform makes the encoded request of Body, for a protocol whose messages are not those of
+	// the codec. The server calls it once, when the middleware has passed the call and Body is
+	// decompressed. If it fails, the call fails with its error and is not executed. The result may
+	// share the memory of body.
+	Transform func(body []byte) (request []byte, err error)
 
 	in foreignCall
 }
@@ -269,7 +278,7 @@ func (v *Served) Run() *Error {
 	case in.running.Swap(true):
 		return v.misused("ran the call twice")
 	}
-	in.body, in.compressed, in.owned, in.plain = v.Body, v.Compressed, v.Owned, v.Plain
+	in.body, in.compressed, in.owned, in.plain, in.served = v.Body, v.Compressed, v.Owned, v.Plain, v
 	in.taken = clock()
 	in.call.began = in.taken
 	if in.method != nil && in.method.kind != wire.Unary && v.Stream != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/reflectcall"
 	"github.com/yodel-rpc/yodel/internal/text"
+	"github.com/yodel-rpc/yodel/internal/unpack"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -29,6 +30,7 @@ type serverCall struct {
 	method   *method // nil if the server has no such method
 	protocol protocolCall
 	stream   messageStream // nil for a unary call
+	served   *Served       // nil in yodel's own protocol
 
 	body         []byte      // the received request, valid until done
 	compressed   bool        // body is compressed with as.pack
@@ -55,7 +57,7 @@ type serverCall struct {
 // A protocolCall is the part of a call that depends on the protocol. An ordinary unary call does
 // not use it.
 type protocolCall interface {
-	account
+	unpack.Account
 	// Keep reports whether the handler may keep the body because the body has its own memory.
 	Keep() bool
 	// Draining returns a channel that is closed when the server begins to shut down.
@@ -78,7 +80,7 @@ type protocolCall interface {
 
 // A messageStream carries the messages of a stream, encoded. *mux.Stream is one.
 type messageStream interface {
-	account
+	unpack.Account
 	// Accept tells the caller that it may send messages.
 	Accept()
 	// Send sends a message. It does not keep body.
@@ -346,8 +348,13 @@ func (c *Call) Decode() error {
 }
 
 func (c *serverCall) decode() error {
-	if e := c.as.check(c.method); e != nil {
+	if e := c.check(); e != nil {
 		return e
+	}
+	if c.served != nil && c.served.Transform != nil && c.method.takesOne() {
+		if _, err := c.call.Body(); err != nil {
+			return err
+		}
 	}
 	if c.method.newArgs == nil {
 		return nil
@@ -375,6 +382,38 @@ func (c *serverCall) decode() error {
 		return refusal("YDL2101", "%s: the request does not fit %s: %v (codec %s)", c.call.Method, c.method.argsName(), err, codec.Name())
 	}
 	c.call.Args = args
+	return nil
+}
+
+// check returns why the call cannot succeed, whatever its body is, or nil.
+func (c *serverCall) check() *Error {
+	if c.served != nil && c.served.Refusal != nil {
+		return c.served.Refusal
+	}
+	return c.as.check(c.method)
+}
+
+// takesOne reports whether the request of a call of m is one message.
+func (m *method) takesOne() bool { return m.kind == wire.Unary || m.kind == wire.Feed }
+
+// transform replaces the decompressed body by the result of Served.Transform, once.
+func (c *serverCall) transform() error {
+	v := c.served
+	if v == nil || v.Transform == nil {
+		return nil
+	}
+	n := len(c.body)
+	if !c.protocol.Take(n) { // the result takes about as much
+		return refusal("YDL3007", "%s: the server has no memory left to read the request", c.call.Method)
+	}
+	c.counted += n
+	body, err := v.Transform(c.body)
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	} else if err != nil {
+		return refusal("YDL2101", "%s: the request does not fit %s: %v (codec %s)", c.call.Method, c.method.argsName(), err, c.as.codec.Name())
+	}
+	c.body, v.Transform = body, nil
 	return nil
 }
 
@@ -408,10 +447,10 @@ func (c *Call) Body() ([]byte, error) {
 	if in == nil {
 		return nil, nil
 	}
-	if e := in.as.check(in.method); e != nil {
+	if e := in.check(); e != nil {
 		return nil, e
 	}
-	if k := in.method.kind; k != wire.Unary && k != wire.Feed {
+	if !in.method.takesOne() {
 		return nil, refusal("YDL2006", "%s: the method is %s, whose request is no single message", c.Method, in.method.signature())
 	}
 	if in.compressed {
@@ -422,7 +461,15 @@ func (c *Call) Body() ([]byte, error) {
 		in.body, in.compressed = body, false
 		in.counted += len(body)
 	}
+	if err := in.transform(); err != nil {
+		return nil, err
+	}
 	return in.body, nil
+}
+
+// packer returns the packer for calls from and to peers with a compressor.
+func (s *Server) packer(c Compressor) packer {
+	return packer{c, s.opts.CompressAbove, &s.limits, &s.calls.unpacking}
 }
 
 // decompress decompresses the body into memory.
@@ -431,16 +478,26 @@ func (c *serverCall) decompress(memory []byte) ([]byte, error) {
 	if b.pack.Compressor == nil {
 		return nil, refusal("YDL2205", "%s: the request is compressed, and the compressor was not named", c.call.Method)
 	}
-	body, err := b.pack.unpack(c.protocol, memory, c.body, c.server.limits.MaxDecompressed)
+	body, err := b.pack.unpack(c.ctx, c.protocol, memory, c.body)
 	switch {
+	case err != nil && err == c.ctx.Err(): //nolint:errorlint // it is returned bare
+		return nil, c.overdue()
 	case errors.Is(err, mux.ErrMemory):
 		return nil, refusal("YDL3007", "%s: the server has no memory left to decompress the request", c.call.Method)
 	case errors.Is(err, ErrTooLarge):
-		return nil, refusal("YDL2204", "%s: the request has more than %d bytes after decompression (%s)", c.call.Method, c.server.limits.MaxDecompressed, b.pack.Name())
+		return nil, refusal("YDL2204", "%s: the request %s", c.call.Method, b.pack.tooLarge(c.body))
 	case err != nil:
 		return nil, refusal("YDL2205", "%s: the request cannot be decompressed: %v (%s)", c.call.Method, err, b.pack.Name())
 	}
 	return body, nil
+}
+
+// overdue returns the error of a call whose context ended before its request was decompressed.
+func (c *serverCall) overdue() *Error {
+	if c.protocol.Expired() {
+		return refusal("YDL1005", "%s: the deadline passed before the server could decompress the request", c.call.Method)
+	}
+	return refusal("YDL1006", "%s: the caller canceled it before the server could decompress the request", c.call.Method)
 }
 
 // The traits of a method that the server reports to callers.

@@ -41,6 +41,9 @@ type Attack struct {
 	CPU time.Duration
 	// StillRuns is how many calls may go on when the attacker has left. Default none.
 	StillRuns int64
+	// Floor is the bound on the good client's latency if three times that of the control window is
+	// less. Default 20 ms.
+	Floor time.Duration
 	// NoLatency says why the good client's latency is not judged. Empty: it is.
 	NoLatency string
 }
@@ -137,7 +140,7 @@ func (attack *Attack) once(t *testing.T, good *goodClient, attempt int) (slow st
 	if attack.NoLatency != "" {
 		return ""
 	}
-	return r.slow()
+	return r.slow(cmp.Or(attack.Floor, latencyFloor))
 }
 
 // measure carries out the attack and measures it.
@@ -206,8 +209,8 @@ func (attack *Attack) judge(t *testing.T, r result) {
 }
 
 // slow says what is wrong with the latency of the good client, or nothing.
-func (r result) slow() string {
-	bound := max(latencyFactor*max(r.calm.P99, r.beside.P99), latencyFloor)
+func (r result) slow(floor time.Duration) string {
+	bound := max(latencyFactor*max(r.calm.P99, r.beside.P99), floor)
 	switch {
 	case r.under.Errors > 0:
 		return fmt.Sprintf("%d of %d calls of the good client failed: %s", r.under.Errors, r.under.Calls, r.under.Error)

@@ -35,6 +35,8 @@ const (
 	codecs     = "codecs"     // codecs and compressors of the standard library
 	polyglot   = "polyglot"   // all protocols, short times and a budget of 256 MiB
 	patient    = "patient"    // the same with the default times, for a test that keeps the processors busy
+
+	compressing = "compressing" // default limits, compression and all protocols
 )
 
 var victims = map[string]attacks.Victim{
@@ -54,6 +56,8 @@ var victims = map[string]attacks.Victim{
 	}},
 	polyglot: manyProtocols(yodel.Limits{Handshake: 500 * time.Millisecond, KeepAlive: 500 * time.Millisecond}),
 	patient:  manyProtocols(yodel.Limits{}),
+
+	compressing: manyProtocols(yodel.Limits{}),
 }
 
 func manyProtocols(limits yodel.Limits) attacks.Victim {
@@ -79,7 +83,7 @@ func TestMain(m *testing.M) {
 // are in their modules.
 func TestAttacks(t *testing.T) {
 	all := []attacks.Attack{}
-	for _, group := range [][]attacks.Attack{fairness, memory, processor, connections, protocols} {
+	for _, group := range [][]attacks.Attack{fairness, memory, processor, connections, protocols, bombs16K} {
 		all = append(all, group...)
 	}
 	attacks.Run(t, all)

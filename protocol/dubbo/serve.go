@@ -203,43 +203,67 @@ func (c *call) noMemory() *yodel.Error {
 // what they share.
 func copyRoom(n int) int { return 2*n + 1<<10 }
 
-// prepare makes the body of the call from the arguments, and its fields from the attachments. A
-// deadline counts from the time at which the request arrived.
+// prepare sets the fields of the call from the attachments, which follow the arguments. It skips
+// the arguments: the server makes the request of them when the middleware has passed the call. A
+// deadline counts from the time at which the request arrived. If the arguments are damaged, the
+// attachments cannot be found, and the call fails behind the middleware.
 func (c *call) prepare(arrived time.Time) *yodel.Error {
-	unread := func(err error) *yodel.Error {
-		if errors.Is(err, hessian.ErrMemory) {
-			return c.noMemory()
-		}
-		e := notSent(yodel.InvalidArgument, "YDL2101", "%s: the request is damaged: %v", c.Call().Method, err)
-		e.Cause = err
-		return e
-	}
-	arguments, done := c.conn.reader(c.body[c.names.size:])
+	r, done := c.conn.reader(c.body[c.names.size:])
 	defer done()
-	values, err := c.arguments(arguments)
-	if err != nil {
-		return unread(err)
+	n, err := c.skip(r)
+	if err == nil {
+		var attachments any
+		limits := c.conn.limits
+		if n := len(c.body) - c.names.size - r.At(); n > maxAttachments(limits) {
+			return notSent(yodel.ResourceExhausted, "YDL2203", "%s: the attachments have %d bytes when encoded; the server's limit is %d", c.Call().Method, n, maxAttachments(limits))
+		}
+		if attachments, err = r.Any(); err == nil {
+			if e := describe(c.Call(), attachments, arrived, limits); e != nil {
+				return e
+			}
+		}
 	}
-	limits := c.conn.limits
-	if n := len(c.body) - c.names.size - arguments.At(); n > maxAttachments(limits) {
-		return notSent(yodel.ResourceExhausted, "YDL2203", "%s: the attachments have %d bytes when encoded; the server's limit is %d", c.Call().Method, n, maxAttachments(limits))
-	}
-	attachments, err := arguments.Any()
-	if err != nil {
-		return unread(err)
-	}
-	if e := describe(c.Call(), attachments, arrived, limits); e != nil {
-		return e
+	if errors.Is(err, hessian.ErrMemory) {
+		return c.noMemory()
 	}
 	in, out := c.Types()
 	dynamic := in == nil && out == nil // HandleCall has registered it
-	c.Owned, c.Several = true, c.Positional() || dynamic && len(values) != 1
+	c.Owned, c.Several = true, c.Positional() || dynamic && n != 1
+	switch {
+	case err != nil:
+		c.Refusal = c.damaged(err)
+	case len(out) > 1:
+		c.Refusal = notSent(yodel.Unimplemented, "", "%s: the method returns %d values, and Java has one result", c.Call().Method, len(out))
+	}
+	c.Body, c.body = c.body, nil
+	c.Transform = c.request
+	return nil
+}
+
+// damaged returns the error of a request that cannot be read.
+func (c *call) damaged(err error) *yodel.Error {
+	e := notSent(yodel.InvalidArgument, "YDL2101", "%s: the request is damaged: %v", c.Call().Method, err)
+	e.Cause = err
+	return e
+}
+
+// request returns the encoded request for the arguments in a body.
+func (c *call) request(body []byte) ([]byte, error) {
+	r, done := c.conn.reader(body[c.names.size:])
+	defer done()
+	values, err := c.arguments(r, body)
+	switch {
+	case errors.Is(err, hessian.ErrMemory):
+		return nil, c.noMemory()
+	case err != nil:
+		return nil, c.damaged(err)
+	}
+	in, out := c.Types()
+	dynamic := in == nil && out == nil
 	var e yodel.Encoded
 	switch {
-	case len(out) > 1:
-		return notSent(yodel.Unimplemented, "", "%s: the method returns %d values, and Java has one result", c.Call().Method, len(out))
 	case c.Several && !dynamic && len(values) != len(in), !c.Several && len(values) != 1 && (len(values) != 0 || !hasNoFields(in)):
-		return notSent(yodel.InvalidArgument, "YDL2101", "%s: the method takes %d values, and the request has %d", c.Call().Method, len(in), len(values))
+		return nil, notSent(yodel.InvalidArgument, "YDL2101", "%s: the method takes %d values, and the request has %d", c.Call().Method, len(in), len(values))
 	case c.Several:
 		e.SetValues(values...)
 	case len(values) == 1:
@@ -247,8 +271,7 @@ func (c *call) prepare(arrived time.Time) *yodel.Error {
 	default:
 		e.Body = hessian.AppendNull(nil)
 	}
-	c.Body, c.body = e.Body, nil
-	return nil
+	return e.Body, nil
 }
 
 // hasNoFields reports whether a method takes or returns one struct without fields, which stands for
@@ -257,19 +280,37 @@ func hasNoFields(types []reflect.Type) bool {
 	return len(types) == 1 && types[0].Kind() == reflect.Struct && types[0].NumField() == 0
 }
 
-// arguments returns the encoded arguments, each as a stream of its own.
-func (c *call) arguments(r *hessian.Reader) ([][]byte, error) {
-	n := c.names.parameters
-	if c.names.isGeneric() {
-		for range 2 { // the name of the method and the types of its parameters
-			if err := r.Skip(); err != nil {
-				return nil, err
-			}
+// open reads up to the first argument. It returns how many arguments there are.
+func (c *call) open(r *hessian.Reader) (n int, err error) {
+	if !c.names.isGeneric() {
+		return c.names.parameters, nil
+	}
+	for range 2 { // the name of the method and the types of its parameters
+		if err := r.Skip(); err != nil {
+			return 0, err
 		}
-		var err error
-		if n, err = r.List(); err != nil {
-			return nil, err
+	}
+	return r.List()
+}
+
+// skip skips the arguments, and returns how many there are.
+func (c *call) skip(r *hessian.Reader) (n int, err error) {
+	if n, err = c.open(r); err != nil {
+		return 0, err
+	}
+	for range n {
+		if err := r.Skip(); err != nil {
+			return 0, err
 		}
+	}
+	return n, nil
+}
+
+// arguments returns the encoded arguments of a body, each as a stream of its own.
+func (c *call) arguments(r *hessian.Reader, body []byte) ([][]byte, error) {
+	n, err := c.open(r)
+	if err != nil {
+		return nil, err
 	}
 	room := copyRoom(c.head.body)
 	values := make([][]byte, 0, min(n, 64))
@@ -279,7 +320,7 @@ func (c *call) arguments(r *hessian.Reader) ([][]byte, error) {
 			if err := r.Skip(); err != nil {
 				return nil, err
 			}
-			values = append(values, c.body[begin:begin+r.At()])
+			values = append(values, body[begin:begin+r.At()])
 			continue
 		}
 		value, err := r.Copy(nil, room)

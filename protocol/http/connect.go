@@ -114,33 +114,49 @@ func (x *exchange) routeUnary() {
 	}
 	defer x.end()
 	x.v.Plain = plain
-	switch kind := x.v.Kind(); {
-	case x.passOn():
-	case kind == "" && codec == nil:
-		std.NotFound(x.w, x.r)
-	case x.r.Method != std.MethodPost && (x.r.Method != std.MethodGet || !x.v.ReadOnly() && kind != ""):
-		allow, verbs := std.MethodPost, "POST"
-		if x.v.ReadOnly() {
-			allow, verbs = "GET, POST", "GET or POST"
-		}
-		x.w.Header().Set("Allow", allow)
-		std.Error(x.w, "a call of this method needs "+verbs, std.StatusMethodNotAllowed)
-	case kind == "feed" && !get && x.acceptsEvents() && codec != nil && codec.Name() == "json":
-		x.serveEvents(e)
-	case codec == nil && get:
-		std.Error(x.w, "a call by GET needs the parameters encoding and message, for example ?encoding=json&message={}", std.StatusUnsupportedMediaType)
-	case codec == nil:
-		x.w.Header().Set("Accept-Post", "application/json")
-		std.Error(x.w, fmt.Sprintf("the server has no codec for the content type %q; send JSON with application/json", media), std.StatusUnsupportedMediaType)
-	default:
-		if get {
-			x.source = x.readQuery
-		}
-		if e == nil {
-			e = x.unfit(codec, codec.Name(), "HTTP", "application/json")
-		}
-		x.serveUnary(codec, subtype, e)
+	if x.passOn() {
+		return
 	}
+	if answer := x.unserved(codec, media, get); answer != nil {
+		x.refuse(answer)
+		return
+	}
+	if get {
+		x.source = x.readQuery
+	} else if x.v.Kind() == "feed" && x.acceptsEvents() && codec.Name() == "json" {
+		x.serveEvents(e)
+		return
+	}
+	x.v.Refusal = x.unfit(codec, codec.Name(), "HTTP", "application/json")
+	x.serveUnary(codec, subtype, e)
+}
+
+// unserved returns a function that answers a request that is not a call of the method, or nil if it
+// is a call.
+func (x *exchange) unserved(codec yodel.Codec, media string, get bool) (answer func()) {
+	fail := func(status int, header, value, text string) func() {
+		return func() {
+			x.w.Header().Set(header, value)
+			std.Error(x.w, text, status)
+		}
+	}
+	switch kind := x.v.Kind(); {
+	case kind == "" && codec == nil:
+		return func() { std.NotFound(x.w, x.r) }
+	case x.r.Method != std.MethodPost && (x.r.Method != std.MethodGet || !x.v.ReadOnly() && kind != ""):
+		if x.v.ReadOnly() {
+			return fail(std.StatusMethodNotAllowed, "Allow", "GET, POST", "a call of this method needs GET or POST")
+		}
+		return fail(std.StatusMethodNotAllowed, "Allow", std.MethodPost, "a call of this method needs POST")
+	case codec == nil && get:
+		return func() {
+			std.Error(x.w, "a call by GET needs the parameters encoding and message, for example ?encoding=json&message={}", std.StatusUnsupportedMediaType)
+		}
+	case codec == nil:
+		text := fmt.Sprintf("the server has no codec for the content type %q; send JSON with application/json", media)
+		return fail(std.StatusUnsupportedMediaType, "Accept-Post", "application/json", text)
+	}
+	return nil
 }
 
 // serveUnary serves a call whose request comes from x.source.
@@ -154,9 +170,7 @@ func (x *exchange) serveUnary(codec yodel.Codec, subtype string, e *yodel.Error)
 		e = x.source()
 	}
 	if e == nil {
-		e = x.spread(codec)
-	}
-	if e == nil {
+		x.spread(codec)
 		e = x.run(true)
 	}
 	if e == nil {
@@ -199,7 +213,7 @@ func (x *exchange) readQuery() *yodel.Error {
 	if query.Get("base64") == "1" {
 		var err error
 		if message, err = base64.RawURLEncoding.DecodeString(strings.TrimRight(string(message), "=")); err != nil {
-			return yodel.Errorf(yodel.InvalidArgument, "the parameter message is not base64")
+			return x.refuseLater(yodel.Errorf(yodel.InvalidArgument, "the parameter message is not base64"), false)
 		}
 	}
 	if e := x.v.Admit(len(message), true); e != nil {

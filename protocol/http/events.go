@@ -46,7 +46,7 @@ func (x *exchange) serveEvents(e *yodel.Error) {
 		e = x.run(false)
 	}
 	if e != nil && !st.begun {
-		x.sendError(e)
+		x.sendUnary("json", e)
 		return
 	}
 	if err := st.start(); err != nil && e == nil {

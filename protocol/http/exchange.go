@@ -98,6 +98,33 @@ func (x *exchange) fits(md yodel.Metadata) error {
 	return nil
 }
 
+// errUnserved is the cause of the Refusal of a request that is answered without a call.
+var errUnserved = errors.New("the request is not a call of the method")
+
+// refuse sends answer instead of executing the call, when the middleware has passed the call. Until
+// then, the response depends neither on the method nor on its kind.
+func (x *exchange) refuse(answer func()) {
+	x.v.Refusal = &yodel.Error{Code: yodel.Unimplemented, Message: x.name() + ": " + errUnserved.Error(), NotProcessed: true, Cause: errUnserved}
+	e := x.v.Admit(0, true)
+	if e == nil {
+		e = x.run(false)
+	}
+	if e == nil || errors.Is(e, errUnserved) {
+		answer()
+		return
+	}
+	x.sendUnary("json", e)
+}
+
+// refuseLater makes the call fail with e when the middleware has passed it. It admits a call that
+// is not admitted.
+func (x *exchange) refuseLater(e *yodel.Error, admitted bool) *yodel.Error {
+	if x.v.Refusal = e; admitted {
+		return nil
+	}
+	return x.v.Admit(0, true)
+}
+
 // end ends the call.
 func (x *exchange) end() {
 	x.uncancel()
@@ -267,24 +294,17 @@ func (x *exchange) noMemory() *yodel.Error {
 	return e
 }
 
-// undecompressed returns the error of a request that cannot be decompressed.
-func (x *exchange) undecompressed(err error) *yodel.Error {
-	method := x.name()
-	e := yodel.Errorf(yodel.DataLoss, "%s: the request cannot be decompressed: %v (%s)", method, err, x.compressor.Name())
-	e.ID, e.NotProcessed = "YDL2205", true
-	if errors.Is(err, yodel.ErrTooLarge) {
-		e = yodel.Errorf(yodel.ResourceExhausted, "%s: the request has more than %d bytes after decompression, the server's limit", method, x.limits.MaxDecompressed)
-		e.ID, e.NotProcessed = "YDL2204", true
-	}
-	return e
-}
-
 // readSized admits the call, and reads a request of n bytes into v.Body. If it succeeds, the caller
 // calls unpace.
 func (x *exchange) readSized(n int, from *pacedReader) *yodel.Error {
 	if e := x.v.Admit(n, true); e != nil {
 		return e
 	}
+	return x.readAdmitted(n, from)
+}
+
+// readAdmitted is readSized for a call that is admitted.
+func (x *exchange) readAdmitted(n int, from *pacedReader) *yodel.Error {
 	b := make([]byte, n)
 	if _, err := io.ReadFull(from, b); err != nil {
 		return x.unread(err)

@@ -3,7 +3,6 @@
 package http_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +13,6 @@ import (
 	std "net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
@@ -25,24 +23,6 @@ import (
 
 // inside is a word that only errors for the program itself contain.
 const inside = "db-7.internal"
-
-// A lockedBuffer is a log that goroutines may write concurrently.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
 
 // A failure is an error that a handler returns, and what clients get.
 type failure struct {

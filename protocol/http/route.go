@@ -130,12 +130,6 @@ func (p *Protocol) bound(r *std.Request) (route *Route, values []string, rewrite
 // body.
 func (x *exchange) serveRoute(method string, bind func(query url.Values, body []byte) ([]byte, error)) {
 	get := x.r.Method == std.MethodGet || x.r.Method == std.MethodHead
-	media := httpwire.ContentType(x.r.Header.Get("Content-Type"))
-	if !get && media != "application/json" && (x.r.Method == std.MethodPost || x.r.ContentLength != 0) {
-		x.w.Header().Set("Accept-Post", "application/json")
-		std.Error(x.w, "the request needs the content type application/json", std.StatusUnsupportedMediaType)
-		return
-	}
 	plain, e := x.negotiate(x.r.Header.Get("Content-Encoding"), x.r.Header.Get("Accept-Encoding"))
 	codec := x.session.Codec("json")
 	if refused := x.beginMethod(method, codec); e == nil {
@@ -143,16 +137,24 @@ func (x *exchange) serveRoute(method string, bind func(query url.Values, body []
 	}
 	defer x.end()
 	x.v.Plain = plain || x.rewrite != nil
-	if get && x.v.Kind() != "" && !x.v.ReadOnly() {
-		x.w.Header().Set("Allow", std.MethodPost)
-		std.Error(x.w, "the method changes something, so it cannot be called with "+x.r.Method, std.StatusMethodNotAllowed)
+	media := httpwire.ContentType(x.r.Header.Get("Content-Type"))
+	switch {
+	case !get && media != "application/json" && (x.r.Method == std.MethodPost || x.r.ContentLength != 0):
+		x.refuse(func() {
+			x.w.Header().Set("Accept-Post", "application/json")
+			std.Error(x.w, "the request needs the content type application/json", std.StatusUnsupportedMediaType)
+		})
+		return
+	case get && x.v.Kind() != "" && !x.v.ReadOnly():
+		x.refuse(func() {
+			x.w.Header().Set("Allow", std.MethodPost)
+			std.Error(x.w, "the method changes something, so it cannot be called with "+x.r.Method, std.StatusMethodNotAllowed)
+		})
 		return
 	}
-	if e == nil {
-		e = x.unfit(codec, "json", "HTTP", "application/json")
-	}
-	if e == nil && x.v.Positional() {
-		e = yodel.Errorf(yodel.Unimplemented, "%s: the method takes several values, so it has no route", method)
+	x.v.Refusal = x.unfit(codec, "json", "HTTP", "application/json")
+	if x.v.Refusal == nil && x.v.Positional() {
+		x.v.Refusal = yodel.Errorf(yodel.Unimplemented, "%s: the method takes several values, so it has no route", method)
 	}
 	x.source = func() *yodel.Error { return x.readRoute(bind, get) }
 	if x.v.Kind() == "feed" && x.acceptsEvents() {
@@ -162,12 +164,9 @@ func (x *exchange) serveRoute(method string, bind func(query url.Values, body []
 	x.serveUnary(codec, "json", e)
 }
 
-// readRoute makes the request of a route in v.Body, after it has admitted the call.
+// readRoute reads the body of a request of a route into v.Body, after it has admitted the call. The
+// server makes the message of the body and the query.
 func (x *exchange) readRoute(bind func(query url.Values, body []byte) ([]byte, error), get bool) *yodel.Error {
-	query, err := url.ParseQuery(x.r.URL.RawQuery)
-	if err != nil {
-		return x.wrongParameter(err)
-	}
 	if get {
 		x.v.Compressed = false
 		if e := x.v.Admit(len(x.r.URL.Path)+len(x.r.URL.RawQuery), true); e != nil {
@@ -176,16 +175,17 @@ func (x *exchange) readRoute(bind func(query url.Values, body []byte) ([]byte, e
 	} else if e := x.readBody(); e != nil {
 		return e
 	}
-	if e := x.decompress(); e != nil {
-		return e
-	}
-	if e := x.guarded("the binding of the route", func() { x.v.Body, err = bind(query, x.v.Body) }); e != nil {
-		return e
-	}
-	if err != nil {
-		return x.wrongParameter(err)
-	}
 	x.v.Owned = true
+	x.v.Transform = func(body []byte) ([]byte, error) {
+		query, err := url.ParseQuery(x.r.URL.RawQuery)
+		if err == nil {
+			body, err = bind(query, body)
+		}
+		if err != nil {
+			return nil, x.wrongParameter(err)
+		}
+		return body, nil
+	}
 	return nil
 }
 

@@ -24,6 +24,7 @@ type stream struct {
 	begun      bool // the header of the response is set
 	timed      bool // the deadline for the rest of the response is set
 	receiveErr error
+	duplex     sync.Once
 	reading    sync.Mutex
 	whole      bool   // the request was read to its end; guarded by reading
 	release    func() // ends what interrupts reads; nil before the first Receive
@@ -38,9 +39,7 @@ func (x *exchange) open(k kind, in io.Reader, out io.Writer) (*stream, *yodel.Er
 		e = refused
 	}
 	base, _, _ := strings.Cut(k.media, "+")
-	if e == nil {
-		e = x.unfit(codec, k.codec, k.title, base+"+json")
-	}
+	x.v.Refusal = x.unfit(codec, k.codec, k.title, base+"+json")
 	if codec == nil { // the client chose the name
 		k.media = base
 	}
@@ -92,12 +91,26 @@ func (st *stream) readUntil(at time.Time) error {
 	return st.control.SetReadDeadline(at)
 }
 
+// fullDuplex makes net/http read the request while it writes the response, for a method that does
+// both. A call that the middleware refuses does not get there, so that its response does not tell
+// the kind of the method.
+func (st *stream) fullDuplex() {
+	if st.r.ProtoMajor != 1 || st.v.Kind() != "duplex" || !st.v.Call().Executed() {
+		return
+	}
+	st.duplex.Do(func() {
+		_ = st.control.EnableFullDuplex()               // net/http has it for HTTP/1
+		st.w.Header()["Connection"] = []string{"close"} // with full duplex, net/http cannot reuse a connection whose request was not read
+	})
+}
+
 // start sets the header of the response, once.
 func (st *stream) start() error {
 	if st.begun {
 		return nil
 	}
 	st.begun = true
+	st.fullDuplex()
 	h := st.w.Header()
 	h["Content-Type"] = []string{st.kind.media}
 	if st.compressor != nil {
@@ -162,6 +175,7 @@ func (st *stream) Receive(ctx context.Context) (body []byte, compressed bool, er
 		return nil, false, st.receiveErr
 	}
 	if st.release == nil {
+		st.fullDuplex()
 		st.release = st.until(ctx, st.readUntil) // ctx is that of the whole call
 	}
 	flags, body, err := st.next()
@@ -219,33 +233,37 @@ func (st *stream) allow(n int) {
 func (*stream) End() {}
 
 // only reads the one message of a unary call or a feed into v.Body, after it has admitted the call.
-// The prefix of the message and the end of the request must arrive in time too.
+// The prefix of the message and the end of the request must arrive in time too. A call whose
+// request is not one message fails behind the middleware, as a call of an unknown method does.
 func (st *stream) only() *yodel.Error {
 	body := st.from.From
 	st.from.From = st.paced(body)
 	flags, size, err := st.from.Prefix()
 	switch {
 	case errors.Is(err, io.EOF):
-		return yodel.Errorf(yodel.Unimplemented, "%s: the request has no message", st.v.Call().Method)
+		return st.refuseLater(yodel.Errorf(yodel.Unimplemented, "%s: the request has no message", st.v.Call().Method), false)
 	case err != nil:
-		return st.broken(err)
+		return st.refuseLater(st.broken(err), false)
 	case flags&^httpwire.FlagCompressed != 0:
-		return st.broken(yodel.Errorf(yodel.InvalidArgument, "the message has the flags %#x", flags))
+		return st.refuseLater(st.broken(yodel.Errorf(yodel.InvalidArgument, "the message has the flags %#x", flags)), false)
 	case flags != 0 && !st.compressed:
-		return st.broken(yodel.Errorf(yodel.Internal, "the message is compressed, and the request names no compression"))
+		return st.refuseLater(st.broken(yodel.Errorf(yodel.Internal, "the message is compressed, and the request names no compression")), false)
 	}
 	st.unpace() // Admit may wait
 	paced := st.paced(body)
 	st.from.From = paced
-	if e := st.readSized(size, paced); e != nil {
+	if e := st.v.Admit(size, true); e != nil {
 		return e
+	}
+	if e := st.readAdmitted(size, paced); e != nil {
+		return st.refuseLater(e, true)
 	}
 	st.v.Compressed = flags != 0
 	switch _, _, err = st.from.Prefix(); {
 	case err == nil:
-		return yodel.Errorf(yodel.Unimplemented, "%s: the request has several messages", st.v.Call().Method)
+		return st.refuseLater(yodel.Errorf(yodel.Unimplemented, "%s: the request has several messages", st.v.Call().Method), true)
 	case !errors.Is(err, io.EOF):
-		return st.broken(err)
+		return st.refuseLater(st.broken(err), true)
 	}
 	st.unpace()
 	return nil
@@ -277,10 +295,6 @@ func (st *stream) execute() *yodel.Error {
 	}
 	if kind != "unary" {
 		v.Stream = st
-	}
-	if kind == "duplex" && st.r.ProtoMajor == 1 {
-		_ = st.control.EnableFullDuplex()               // net/http has it for HTTP/1
-		st.w.Header()["Connection"] = []string{"close"} // with full duplex, net/http cannot reuse a connection whose request was not read
 	}
 	replies := kind == "unary" || kind == "upload"
 	if e = st.run(replies); e != nil || !replies {

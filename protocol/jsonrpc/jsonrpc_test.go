@@ -230,7 +230,7 @@ func TestParameters(t *testing.T) {
 		{"Nothing", `[]`, `null`},
 		{"Nothing", `{}`, `null`},
 		{"Nothing", `[1]`, `-32602 values came`},
-		{"Nothing", `{"a":1}`, `-32602 values came`},
+		{"Nothing", `{"a":1}`, `-32602 by position`},
 		{"Empty", ``, `{}`},
 		{"Empty", `[]`, `{}`},
 		{"Empty", `{ }`, `{}`},

@@ -62,7 +62,7 @@ func (l *link) Do(ctx context.Context, call *yodel.Call) error {
 	if err != nil {
 		return err
 	}
-	return l.take(r, q, call)
+	return l.take(ctx, r, q, call)
 }
 
 // prepare returns the request for a call, without its payload.
@@ -136,6 +136,10 @@ func unsendableCall(call *yodel.Call, addr string) *yodel.Error {
 	return notSent(yodel.Unimplemented, "", "%s: %s speaks rpcx, which has no %s", call.Method, addr, what)
 }
 
+// mostRatio is how many times its size a request may have after decompression. A server of yodel
+// refuses more by default: see yodel.Limits.
+const mostRatio = 100
+
 // encode returns the frame of a request. Its sequence number is 0.
 func (l *link) encode(q *request, call *yodel.Call) ([]byte, *yodel.Error) {
 	first := q.head.size()
@@ -150,7 +154,9 @@ func (l *link) encode(q *request, call *yodel.Call) ([]byte, *yodel.Error) {
 			e.Cause = err
 			return nil, e
 		}
-		frame, q.head.flags = packed, q.head.flags|gzipped
+		if len(frame)-first <= min(mostRatio*(len(packed)-first), l.limits.MaxDecompressed) {
+			frame, q.head.flags = packed, q.head.flags|gzipped
+		}
 	}
 	q.head.payload = len(frame) - first
 	if q.head.payload > l.limits.MaxMessage {
@@ -178,7 +184,7 @@ func appendArgs(dst []byte, call *yodel.Call, codec yodel.Codec) ([]byte, *yodel
 }
 
 // take makes a reply the outcome of a call.
-func (l *link) take(r *reply, q *request, call *yodel.Call) error {
+func (l *link) take(ctx context.Context, r *reply, q *request, call *yodel.Call) error {
 	metadata := l.metadata(r.head, call)
 	if r.err != nil {
 		return r.err
@@ -187,7 +193,7 @@ func (l *link) take(r *reply, q *request, call *yodel.Call) error {
 	if r.is(failed) {
 		answered = errorOf(metadata)
 	}
-	err := l.decode(r, q, call)
+	err := l.decode(ctx, r, q, call)
 	if answered != nil {
 		return answered // the reply beside it may be missing or unreadable
 	}
@@ -222,7 +228,7 @@ func (l *link) metadata(h *head, call *yodel.Call) map[string]string {
 }
 
 // decode decodes the payload of a reply. An empty payload leaves the caller's reply as it is.
-func (l *link) decode(r *reply, q *request, call *yodel.Call) error {
+func (l *link) decode(ctx context.Context, r *reply, q *request, call *yodel.Call) error {
 	body := r.body
 	encoded, raw := call.Reply.(*yodel.Encoded)
 	if raw {
@@ -236,7 +242,7 @@ func (l *link) decode(r *reply, q *request, call *yodel.Call) error {
 	}
 	if r.compressType() != 0 {
 		var err error
-		if body, err = l.unpack(r, q, call); err != nil {
+		if body, err = l.unpack(ctx, r, q, call); err != nil {
 			return err
 		}
 	}
@@ -258,24 +264,21 @@ func (l *link) unreadable(call *yodel.Call, err error) error {
 }
 
 // unpack decompresses the payload of a reply.
-func (l *link) unpack(r *reply, q *request, call *yodel.Call) ([]byte, error) {
+func (l *link) unpack(ctx context.Context, r *reply, q *request, call *yodel.Call) ([]byte, error) {
 	if r.compressType() != 1 || q.compressor == nil {
 		return nil, l.unreadable(call, fmt.Errorf("it has the compress type %d, for which the call has no compressor", r.compressType()))
 	}
-	body, err := q.compressor.Decompress(nil, r.body, l.limits.MaxDecompressed)
-	switch {
-	case errors.Is(err, yodel.ErrTooLarge):
-		return nil, &yodel.Error{
-			Code: yodel.ResourceExhausted, ID: "YDL2204",
-			Message: fmt.Sprintf("%s: the reply from %s has more than %d bytes after decompression", call.Method, l.addr, l.limits.MaxDecompressed),
-		}
-	case err != nil:
-		return nil, &yodel.Error{
+	encoded, reply := new(yodel.Encoded), call.Reply
+	call.Reply = encoded // so that TakeReply decompresses within the client's limits, and does not decode
+	err := call.TakeReply(r.body, true)
+	call.Reply = reply
+	if _, told := errors.AsType[*yodel.Error](err); err != nil && !told && ctx.Err() == nil {
+		err = &yodel.Error{
 			Code: yodel.DataLoss, ID: "YDL2205", Cause: err,
 			Message: fmt.Sprintf("%s: the reply from %s cannot be decompressed: %v", call.Method, l.addr, err),
 		}
 	}
-	return slices.Clip(body), nil
+	return slices.Clip(encoded.Body), err
 }
 
 // next reads one frame and passes it to the waiting call.

@@ -34,10 +34,7 @@ func (c *call) execute() {
 		if !c.conn.options.Concurrent {
 			<-before
 		}
-		if err := c.prepare(); err != nil {
-			c.answer(nil, err)
-			return
-		}
+		c.prepare()
 		defer c.reply() // deferred, because the handler may end the goroutine
 		_ = c.Run()     // Outcome returns the error
 	})
@@ -53,40 +50,46 @@ func (c *call) refuse(e *yodel.Error) {
 	c.answer(nil, e)
 }
 
-// prepare makes the body of the call from the arguments.
-func (c *call) prepare() *yodel.Error {
+// prepare makes the server make the request of the arguments, when the middleware has passed the
+// call.
+func (c *call) prepare() {
+	c.Owned, c.Several, c.Body[0] = true, c.Positional(), c.head.Format.ArgsMark()
 	in, out := c.Types()
-	arguments, results := len(in), len(out)
-	if results > 1 {
-		return &yodel.Error{Code: yodel.Unimplemented, NotProcessed: true, Message: fmt.Sprintf("%s: the method returns %d values, and Thrift has one result", c.Call().Method, results)}
+	if len(out) > 1 {
+		c.Refusal = &yodel.Error{Code: yodel.Unimplemented, NotProcessed: true, Message: fmt.Sprintf("%s: the method returns %d values, and Thrift has one result", c.Call().Method, len(out))}
 	}
-	c.Owned, c.Several = true, c.Positional()
-	c.Body[0] = c.head.Format.ArgsMark()
-	var e yodel.Encoded
-	if arguments == 1 || !c.Several { // the codec knows what the argument is
-		if c.Several {
-			e.SetValues(c.Body)
-			c.Body = e.Body
+	if !c.Several {
+		return // the codec knows what the argument is
+	}
+	c.Transform = func(body []byte) ([]byte, error) {
+		var e yodel.Encoded
+		if len(in) == 1 {
+			e.SetValues(body)
+			return e.Body, nil
 		}
-		return nil
+		values, err := c.values(body, len(in))
+		if err != nil {
+			return nil, &yodel.Error{Code: yodel.InvalidArgument, ID: "YDL2101", NotProcessed: true, Message: fmt.Sprintf("%s: the arguments are damaged: %v", c.Call().Method, err)}
+		}
+		e.SetValues(values...)
+		return e.Body, nil
 	}
-	values := make([][]byte, arguments)
+}
+
+// values returns n encoded arguments.
+func (c *call) values(body []byte, n int) ([][]byte, error) {
+	values := make([][]byte, n)
 	for i := range values {
 		values[i] = []byte{byte(thriftwire.Stop)} // the value is left out
 	}
-	r := thriftwire.Reader{Format: c.head.Format, Bytes: c.Body, At: 1}
+	r := thriftwire.Reader{Format: c.head.Format, Bytes: body, At: 1}
 	err := r.Fields(func(id int16, _ thriftwire.Type, encoded []byte) error {
-		if i := int(id) - 1; i >= 0 && i < len(values) {
+		if i := int(id) - 1; i >= 0 && i < n {
 			values[i] = encoded
 		}
 		return nil
 	})
-	if err != nil {
-		return &yodel.Error{Code: yodel.InvalidArgument, ID: "YDL2101", NotProcessed: true, Message: fmt.Sprintf("%s: the arguments are damaged: %v", c.Call().Method, err)}
-	}
-	e.SetValues(values...)
-	c.Body = e.Body
-	return nil
+	return values, err
 }
 
 // reply sends the outcome of the call.

@@ -152,11 +152,14 @@ func statusError(call *yodel.Call, response *http.Response, body []byte) *yodel.
 	return e
 }
 
+// maxError is the largest size of an error in JSON after decompression, in bytes.
+const maxError = 64 << 10
+
 // unaryError returns the error of a response.
 func (x *exchange) unaryError(response *http.Response, media string, body []byte, encoding string) error {
 	if encoding != "" {
 		var err error
-		if body, err = x.call.Compressing().Decompress(nil, body, x.link.Limits.MaxMessage); err != nil {
+		if body, err = x.call.Compressing().Decompress(nil, body, maxError); err != nil {
 			body = nil // the status says what is known
 		}
 	}

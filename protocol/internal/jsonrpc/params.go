@@ -12,31 +12,28 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// setBody sets the body of a call from the parameters of its request. It returns an error if the
-// parameters do not fit the method.
-func setBody(v *yodel.Served, q *request) error {
+// requestOf returns the encoded request of a call for the parameters that came. It returns an error
+// if the parameters do not fit the method.
+func requestOf(v *yodel.Served, params []byte, version1 bool) ([]byte, error) {
 	in, _ := v.Types()
 	switch {
 	case v.Positional():
-		v.Several = true
+		list, err := positional(params, len(in))
+		if err != nil {
+			return nil, err
+		}
 		var values yodel.Encoded
-		list, err := positional(q.params, len(in))
 		values.SetValues(list...)
-		v.Body = values.Body
-		return err
-	case in == nil: // the method takes any request, or does not exist
-		v.Body = q.params
-		return nil
+		return values.Body, nil
+	case in == nil: // the method takes any request
+		return params, nil
 	}
-	body, err := single(in[0], q)
-	v.Body = body
-	return err
+	return single(in[0], params, version1)
 }
 
 var errPositional = errors.New("the method takes its parameters by position: give an array")
 
-// positional returns the values for a method that takes n of them. If the parameters do not fit, it
-// also returns n values, so that decoding the first one fails.
+// positional returns the values for a method that takes n of them.
 func positional(params []byte, n int) ([][]byte, error) {
 	switch {
 	case params == nil:
@@ -46,15 +43,14 @@ func positional(params []byte, n int) ([][]byte, error) {
 	case n == 0 && !(&members{rest: params[1:]}).next():
 		return nil, nil
 	}
-	return make([][]byte, max(n, 1)), errPositional
+	return nil, errPositional
 }
 
 // single returns the body for a method with one argument of type t.
-func single(t reflect.Type, q *request) ([]byte, error) {
+func single(t reflect.Type, p []byte, version1 bool) ([]byte, error) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	p := q.params
 	if p != nil && p[0] == '{' {
 		return p, nil
 	}
@@ -63,7 +59,7 @@ func single(t reflect.Type, q *request) ([]byte, error) {
 		list = elements(p, 2)
 	}
 	switch {
-	case len(list) == 1 && (q.version1 || list[0][0] == '[' || string(list[0]) == "null" || !isArray(t)):
+	case len(list) == 1 && (version1 || list[0][0] == '[' || string(list[0]) == "null" || !isArray(t)):
 		return list[0], nil
 	case p != nil && (isArray(t) || decodesItself(t)):
 		return p, nil
@@ -105,13 +101,3 @@ func isEmpty(t reflect.Type) bool {
 	}
 	return true
 }
-
-// A misfit is the codec of a call whose parameters do not fit. Decode returns the reason, so that
-// the call passes through middleware and observers before it fails.
-type misfit struct {
-	yodel.Codec
-	why error
-}
-
-// Decode implements yodel.Codec.
-func (m *misfit) Decode([]byte, any) error { return m.why }

@@ -31,8 +31,8 @@ type Server struct {
 	// Version1 says that a single request without the member "jsonrpc" is of version 1.0. Otherwise
 	// it is not valid.
 	Version1 bool
-	// Prepare sets the metadata, the deadline and so on of each call before it is admitted. It may
-	// be called twice for a call. Each call needs a map of its own. Nil sets nothing.
+	// Prepare sets the metadata, the deadline and so on of each call before it is admitted. Each
+	// call needs a map of its own. Nil sets nothing.
 	Prepare func(call *yodel.Call)
 	// Ran is called for each call that has run, before its reply is encoded, for example to read
 	// the trailer. It may call Served.Fail. It is called concurrently for the calls of a batch. Nil
@@ -80,7 +80,7 @@ func (s *Server) start(ctx context.Context, q *request, raw []byte, owned bool, 
 		done(q.invalidReply())
 		return
 	}
-	c, e := s.admit(ctx, q, s.Session.Codec("json"), len(raw))
+	c, e := s.admit(ctx, q, len(raw))
 	if e != nil {
 		done(q.errorReply(e))
 		return
@@ -88,15 +88,9 @@ func (s *Server) start(ctx context.Context, q *request, raw []byte, owned bool, 
 	if !owned {
 		q.id, q.params = bytes.Clone(q.id), bytes.Clone(q.params)
 	}
-	if why := setBody(c.Served, q); why != nil { // it fails after the middleware
-		c.end()
-		if c, e = s.admit(ctx, q, &misfit{s.Session.Codec("json"), why}, len(raw)); e != nil {
-			done(q.errorReply(e))
-			return
-		}
-		_ = setBody(c.Served, q) // decoding the body returns the reason
-	}
-	c.Owned, q.params = true, nil
+	c.Body, c.Several, c.Owned = q.params, c.Positional(), true
+	c.Transform = func(params []byte) ([]byte, error) { return requestOf(c.Served, params, q.version1) }
+	q.params = nil
 	s.Session.Go(func() { s.run(c, q, done) }) //nolint:contextcheck // the context of a call is that of its session
 }
 
@@ -116,8 +110,8 @@ func (c *call) end() {
 }
 
 // admit begins a call and admits it. Size is that of its request in the message.
-func (s *Server) admit(ctx context.Context, q *request, codec yodel.Codec, size int) (*call, *yodel.Error) {
-	c := &call{Served: s.Session.Begin(q.method, codec, nil)}
+func (s *Server) admit(ctx context.Context, q *request, size int) (*call, *yodel.Error) {
+	c := &call{Served: s.Session.Begin(q.method, s.Session.Codec("json"), nil)}
 	c.Call().OneWay = q.silent
 	if s.Prepare != nil {
 		s.Prepare(c.Call())
