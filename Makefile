@@ -12,29 +12,39 @@ BASE         := HEAD
 RUN          :=
 FUZZTIME     := 20s
 
-.DEFAULT_GOAL := help
-.PHONY: help yodel console test test-all test-timing lint microbench bench bench-full bench-wires bench-pair bench-check bench-test peer-test fuzz build-all alone chaos
+RACE         :=
 
-# GOTEST runs the tests. CI replaces it by a runner that keeps the events.
-GOTEST := go test
-# These packages judge allocations, memory, time or speed, which the race detector and other packages change: they also
-# run without the one, and not beside the others.
-TIMED := . ./internal/mux ./internal/torture ./middleware/... ./balance ./recommended ./restart ./conformance/attacks ./conformance/overload ./compress/klauspost
-# These need another system's server for nearly every test, and minutes to build. The attacks judge latencies, which the
-# tests of other packages change: test-timing runs them alone.
+.DEFAULT_GOAL := help
+.PHONY: help yodel console test test-all test-timing servers before-end lint microbench bench bench-full bench-wires bench-pair bench-check bench-test peer-test fuzz build-all alone chaos
+
+# It runs each failed test once more, alone, and counts in its last line: internal/gate.
+GATE := $(CURDIR)/bin/gate
+# These need another system's server for nearly every test, and minutes to build. Without YODEL_REAL they are left out.
 SERVED := /(conformance/attacks|registry/etcd|registry/redis|registry/zookeeper|middleware/redis|examples/cluster)$$
+# The modules of these need those of other frameworks, and stand outside of the workspace.
+PEERS := conformance/connect conformance/dubbo conformance/grpc conformance/observe conformance/rpcx conformance/thrift
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: ## vet and test all that needs no other server, in minutes; test-all adds the race detector
-	$(GOTEST) -vet=all -p 4 $$(go list work | grep -Ev '$(SERVED)')
+$(GATE): $(filter-out %_test.go,$(wildcard internal/gate/*.go))
+	go build -o $@ ./internal/gate
 
-test-all: ## vet and test everything, with real servers: what a change has to pass
-	YODEL_REAL=1 $(GOTEST) -race -vet=all -timeout 30m work
+test: $(GATE) ## vet and test all that needs no other server, in minutes
+	$(GATE) test $(RACE) -vet=all -p=4 -timeout=5m $(if $(YODEL_REAL),work,$$(go list work | grep -Ev '$(SERVED)'))
 
-test-timing: ## test without the race detector what judges allocations, memory, time or speed
-	YODEL_REAL=1 $(GOTEST) -count=1 -p 1 -timeout 30m $(TIMED)
+test-all: servers ## make test with the race detector and real servers: what a change has to pass
+	YODEL_REAL=$(or $(YODEL_REAL),1) $(MAKE) test RACE=-race
+
+test-timing: $(GATE) ## test without the race detector, one by one, what judges allocations, memory, time or speed
+	$(GATE) test -count=1 -p=1 -timeout=5m $$($(GATE) measured)
+
+# Tests that start a server would otherwise wait minutes until it is built.
+servers: $(GATE) ## build and download the servers that tests start, into the cache of the user
+	YODEL_REAL=$(or $(YODEL_REAL),1) $(GATE) test -run=TestProgramsAreMade -parallel=2 -timeout=30m ./internal/realserver
+
+before-end: $(GATE) ## run everything that is too long for CI, for 3 hours: long forms, fuzzing, peers in other languages
+	$(GATE) steps .ci/before-end
 
 lint: $(LINT) ## run golangci-lint over every module
 	$(LINT) config verify
@@ -44,10 +54,8 @@ $(LINT):
 	GOBIN=$(CURDIR)/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(LINT_VERSION)
 	mv bin/golangci-lint $@
 
-chaos: ## keep registries from fleets for a minute at a time, and restart fleets 20 times: 10 minutes for each registry
-	@for registry in etcd zookeeper; do \
-		(cd registry/$$registry && go test -v -run 'TestChaos|TestRollingRestart|TestManyInstances' -timeout 30m -fleet.long .) || exit 1; \
-	done
+chaos: $(GATE) ## keep registries from fleets for a minute at a time, and restart fleets 20 times: 10 minutes for each registry
+	$(GATE) test -p=1 -run='TestChaos|TestRollingRestart|TestManyInstances' -timeout=30m ./registry/etcd ./registry/zookeeper -args -fleet.long
 
 yodel: ## build the command yodel into bin, at half its size: without debug information and the traces of grpc-go
 	go build -tags grpcnotrace -ldflags '-s -w' -o bin/yodel ./cmd/yodel
@@ -75,34 +83,31 @@ bench-check: ## measure for a minute whether yodel is still ahead
 
 # The frameworks' own programs are left out, but for the light ones: their dependencies take minutes to build. The last
 # line shows that the suite works, not how fast anything is.
-bench-test: ## test the suite that compares frameworks, and run a little of each kind of it
-	@for folder in bench bench/message bench/peer; do \
+bench-test: $(GATE) ## test the suite that compares frameworks, and run a little of each kind of it
+	@for folder in bench bench/message bench/peer bench/peers/yodel bench/peers/yodel-chain bench/peers/yodel-still bench/peers/yodel-wires bench/peers/raw bench/peers/netrpc; do \
 		echo "test $$folder"; \
-		(cd "$$folder" && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; \
-	done
-	@for peer in yodel yodel-chain yodel-still yodel-wires raw netrpc; do \
-		echo "test bench/peers/$$peer"; \
-		(cd "bench/peers/$$peer" && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; \
-	done
+		(cd "$$folder" && GOWORK=off $(GATE) test -vet=all -timeout=5m ./...) || failed=1; \
+	done; [ -z "$$failed" ]
 	cd bench && go run . -peers yodel,raw,netrpc -run '^(closed-10|async-echo|open-5k|stream|mixed|plain-gob-1|kiss-K1|kiss-T2|thrift-100)$$' -rounds 1
 
-# They need the modules of the other frameworks, and stand outside of the workspace. Rpcx's own client has a data race.
-peer-test: ## test the protocols of other frameworks with those frameworks themselves
-	@for folder in conformance/connect conformance/dubbo conformance/grpc conformance/observe conformance/rpcx conformance/thrift; do \
+# Rpcx's own client has a data race.
+peer-test: $(GATE) ## test the protocols of other frameworks with those frameworks themselves; YODEL_REAL=all adds other languages
+	@for folder in $(PEERS); do \
 		echo "test $$folder"; \
 		race=-race; [ "$$folder" != conformance/rpcx ] || race=; \
-		(cd "$$folder" && GOWORK=off go vet ./... && YODEL_REAL=1 GOWORK=off go test $$race ./...) || exit 1; \
-	done
+		(cd "$$folder" && YODEL_REAL=$(or $(YODEL_REAL),1) GOWORK=off $(GATE) test $$race -vet=all -timeout=10m ./...) || failed=1; \
+	done; [ -z "$$failed" ]
 
 # Go 1.26 may end a target that found nothing with "context deadline exceeded" when its time is up (go.dev/issue/75804).
 # Such a run is repeated, twice at most: one that hangs does so each time. A target that found something says where it wrote the input.
 fuzz: ## run every fuzz target for FUZZTIME
 	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
-	fuzz() { (cd "$$folder" && go test -run='^$$' -fuzz="^$$target$$" -fuzztime=$(FUZZTIME) .) >"$$log" 2>&1; }; \
+	fuzz() { (cd "$$folder" && GOWORK=$$work go test -run='^$$' -fuzz="^$$target$$" -fuzztime=$(FUZZTIME) .) >"$$log" 2>&1; }; \
 	ran_out() { grep -q '^ *context deadline exceeded$$' "$$log" && ! grep -q 'Failing input' "$$log"; }; \
-	grep -rEo --include='*_test.go' --exclude-dir=bench '^func Fuzz[A-Za-z0-9_]*' . | grep -vE '^./conformance/(connect|rpcx|thrift)/' | sort | \
+	grep -rEo --include='*_test.go' --exclude-dir=bench '^func Fuzz[A-Za-z0-9_]*' . | sort | \
 	while IFS=: read -r file func; do \
-		folder=$${file%/*} target=$${func#func }; \
+		folder=$${file%/*} target=$${func#func } work=; \
+		for peer in $(PEERS); do [ "$$folder" != "./$$peer" ] || work=off; done; \
 		echo "fuzz $$folder $$target"; \
 		fuzz || { ran_out && fuzz; } || { ran_out && fuzz; } || { cat "$$log"; exit 1; }; \
 		tail -n 1 "$$log"; \
