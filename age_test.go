@@ -36,6 +36,7 @@ func (k *kinds) of(kind introspect.ConnEventKind) int {
 
 // Connections live for 50 ms, by the server's will or the client's. No call notices.
 func TestNoCallIsLostWhenConnectionsAge(t *testing.T) {
+	t.Attr("rerun", "never")
 	const callers, lasts, age = 50, time.Second, 50 * time.Millisecond
 	for _, by := range []string{"client", "server", "both"} {
 		t.Run(by, func(t *testing.T) {

@@ -303,6 +303,7 @@ func TestCallsThatAreOverBeforeTheyBeginAreNotSent(t *testing.T) {
 }
 
 func TestWorkThatExpiredOnItsWayIsNotExecuted(t *testing.T) {
+	t.Attr("rerun", "never")
 	s := newServer(t, nil)
 	var executed atomic.Int64
 	handle(t, s, "Run", func(context.Context, *string) (*Empty, error) { executed.Add(1); return nil, nil })

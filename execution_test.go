@@ -45,6 +45,7 @@ func retryOnce(next yodel.Handler) yodel.Handler {
 // one outcome. A call that was answered has been executed once, one that says so has not been
 // executed, and no other was executed twice.
 func TestLostConnectionsExecuteNothingTwice(t *testing.T) {
+	t.Attr("rerun", "never")
 	const callers, each = 16, 150
 	s := yodel.NewServer(nil)
 	l := &ledger{executed: make(map[int]int)}

@@ -84,6 +84,7 @@ func start(t *testing.T, s *yodel.Server, l net.Listener) {
 // In a tree of calls nobody makes more attempts than the root was given, whoever retries, and the
 // callers nearest to the failure do.
 func TestABudgetBoundsTheAttemptsOfATree(t *testing.T) {
+	t.Attr("rerun", "never")
 	for depth := 1; depth <= 4; depth++ {
 		synctest.Test(t, func(t *testing.T) {
 			var executed atomic.Int32
@@ -159,6 +160,7 @@ func TestACallToAPeerThatWasNotSentBringsItsBudgetBack(t *testing.T) {
 
 // A handler that fails twice and then makes two calls which fail once each uses four tokens in all.
 func TestCallsOfOneHandlerShareItsBudget(t *testing.T) {
+	t.Attr("rerun", "never")
 	synctest.Test(t, func(t *testing.T) {
 		network := mem.New()
 		var executed atomic.Int32
@@ -325,6 +327,7 @@ func twice(next yodel.Handler) yodel.Handler {
 }
 
 func TestAForkGoesElsewhereAndHasItsOwnReply(t *testing.T) {
+	t.Attr("rerun", "never")
 	var addrs []string
 	for i := range 3 {
 		s := newServer(t, nil)

@@ -93,6 +93,7 @@ func (h *history) check(t *testing.T) {
 
 // checkRuns checks how often a call was executed.
 func (h *history) checkRuns(t *testing.T, f *fate) {
+	t.Attr("rerun", "never")
 	switch n := len(f.runs); {
 	case f.told == 0:
 		t.Errorf("%s %d was never told", f.key, f.n)
@@ -385,6 +386,7 @@ func runChaos(t *testing.T, seed uint64, calls int) {
 }
 
 func TestOrderHoldsWhateverHappens(t *testing.T) {
+	t.Attr("rerun", "never")
 	rounds := 60
 	if raceEnabled || testing.Short() {
 		rounds = 15

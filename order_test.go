@@ -175,6 +175,7 @@ var orderedClients = map[string]func() *yodel.ClientOptions{
 // Calls of a key begin, and are told, in the order in which they were made, one after the other,
 // whichever way they take; other keys go on beside them, and instances share the keys.
 func TestOrderedCallsOfAKeyBeginAndReturnInOrder(t *testing.T) {
+	t.Attr("rerun", "never")
 	const keys, each = 7, 60
 	for name, options := range orderedClients {
 		t.Run(name, func(t *testing.T) {
@@ -377,6 +378,7 @@ func TestARefusedCallKeepsItsPlace(t *testing.T) {
 // A call that was executed is not sent again, idempotent or not, when one behind it may have been
 // executed.
 func TestNothingIsExecutedBehindALaterCall(t *testing.T) {
+	t.Attr("rerun", "never")
 	onTrack(t, func(t *testing.T, tr *track) {
 		tr.handler = func(_ context.Context, step *Step) error {
 			time.Sleep(time.Millisecond)
@@ -669,6 +671,7 @@ func TestACallbackMakesOrderedCalls(t *testing.T) {
 
 // A rolling restart loses no ordered call and keeps the order, without retries.
 func TestARollingRestartKeepsTheOrder(t *testing.T) {
+	t.Attr("rerun", "never")
 	onTrack(t, func(t *testing.T, tr *track) {
 		const calls = 3000
 		tr.handler = func(context.Context, *Step) error { time.Sleep(100 * time.Microsecond); return nil }

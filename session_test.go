@@ -310,6 +310,7 @@ func TestAClientThatLeavesWhileAdmitWaits(t *testing.T) {
 
 // A client that goes on while its request waits for a place loses nothing of what it sends.
 func TestReadingAheadLosesNothing(t *testing.T) {
+	t.Attr("rerun", "never")
 	s := serveLines(t, lines{}, yodel.ServerOptions{MaxOpen: 1})
 	began, release := make(chan struct{}), make(chan struct{})
 	handle(t, s.Server, "Wait", func(context.Context, *int) (*int, error) {

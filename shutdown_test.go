@@ -305,6 +305,7 @@ func TestShutdownDoesNotWaitForTheAcceptFilterForEver(t *testing.T) {
 // client knows. It is connected to at once, and calls wait for it: each finds the old server or the
 // new one.
 func TestSuccessorAtTheSameAddressLosesNoCall(t *testing.T) {
+	t.Attr("rerun", "never")
 	const rounds = 10
 	var addr atomic.Pointer[string]
 	dial := func(ctx context.Context, _ string) (net.Conn, error) { return yodel.TCP.Dial(ctx, *addr.Load()) }
@@ -350,6 +351,7 @@ func TestSuccessorAtTheSameAddressLosesNoCall(t *testing.T) {
 // TestDrainUnderLoadLosesNoCall restarts one server after the other under load. No call fails, with
 // retries off, and each is executed once.
 func TestDrainUnderLoadLosesNoCall(t *testing.T) {
+	t.Attr("rerun", "never")
 	const rounds = 12
 	var executed sync.Map // id → *atomic.Int64
 	start := func() (*yodel.Server, string) {

@@ -131,6 +131,7 @@ func eachPair(t *testing.T, test func(t *testing.T, x tree, upper, lower workKin
 // Whatever the methods of a tree are, the last of them is not executed more often than the root's
 // budget says, and as often when it is known which of them make calls.
 func TestABudgetBoundsTheAttemptsBelowStreams(t *testing.T) {
+	t.Attr("rerun", "never")
 	eachPair(t, func(t *testing.T, x tree, upper, lower workKind) {
 		var executed atomic.Int32
 		options := func() *yodel.ClientOptions {
@@ -515,6 +516,7 @@ func TestTheMessagesOfEachAttemptAreCounted(t *testing.T) {
 // An idempotency key does not make it harmless to send a stream again of which nothing has come: no
 // server remembers it.
 func TestAKeyDoesNotMakeAStreamRepeatable(t *testing.T) {
+	t.Attr("rerun", "never")
 	for _, k := range workKinds {
 		t.Run(k.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -52,6 +52,7 @@ func TestUpdateInstanceMayCallTheServer(t *testing.T) {
 
 // Each change sees those before it, and one that panics changes nothing.
 func TestNoUpdateOfAnInstanceIsLost(t *testing.T) {
+	t.Attr("rerun", "never")
 	const updates = 100
 	registry := memory.New(nil)
 	s := newServer(t, &yodel.ServerOptions{

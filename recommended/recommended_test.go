@@ -79,6 +79,7 @@ func newClient(t testing.TB, addrs []string, o *yodel.ClientOptions) *yodel.Clie
 // Calls that may be repeated do not fail with one of three servers, and those that must not be
 // executed twice are not.
 func TestOneServerThatFailsIsNoticedByNobodyWhoMayRepeat(t *testing.T) {
+	t.Attr("rerun", "never")
 	addrs, executed := newShelves(t, 3, recommended.Server(&yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler)}), func() error {
 		return yodel.Errorf(yodel.Unavailable, "unwell")
 	})

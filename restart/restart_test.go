@@ -308,6 +308,7 @@ func (l *load) end() {
 // check ends the load and compares what was called with what was executed.
 func (l *load) check(r *row, processes int) {
 	l.t.Helper()
+	l.t.Attr("rerun", "never")
 	l.end()
 	executed := r.executed()
 	for id := range l.calls.Load() {
@@ -349,6 +350,7 @@ func (r *row) stops(pid int) {
 
 // TestHandOversUnderLoadLoseNoCall lets twenty-five processes follow each other.
 func TestHandOversUnderLoadLoseNoCall(t *testing.T) {
+	t.Attr("rerun", "never")
 	const times = 25
 	r := newRow(t, script{Addrs: []string{"127.0.0.1:0"}})
 	pid, addrs := r.serving()
@@ -565,6 +567,7 @@ func (*dialTells) Listen(addr string) (net.Listener, error) { return yodel.TCP.L
 // A signal that comes while a hand-over is under way asks for one more: there may be a still newer
 // program.
 func TestASecondSignalIsNotLost(t *testing.T) {
+	t.Attr("rerun", "never")
 	works := script{Addrs: []string{"127.0.0.1:0"}}
 	slow := works
 	slow.Does = "wait"

@@ -21,6 +21,7 @@ func TestRulesSurviveRestarts(t *testing.T) {
 }
 
 func TestChangesLoseNoCall(t *testing.T) {
+	t.Attr("rerun", "never")
 	changes := 1000
 	if testing.Short() {
 		changes = 100

@@ -213,6 +213,7 @@ The faults:
 // try makes one call.
 func try(t *testing.T, m mode, broken fault, idempotent bool) outcome {
 	t.Helper()
+	t.Attr("rerun", "never")
 	f := start(t, m, broken)
 	defer f.close()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -18,6 +18,7 @@ import (
 // again within one lease afterwards.
 func Chaos(t *testing.T, r Registry) {
 	t.Helper()
+	t.Attr("rerun", "never")
 	away, s := 2*time.Second, r.Server
 	if *long {
 		away = time.Minute
@@ -88,6 +89,7 @@ func kept(t *testing.T, path string, addrs []string) {
 // one after the other.
 func Roll(t *testing.T, r Registry) {
 	t.Helper()
+	t.Attr("rerun", "never")
 	rounds, callers, streams := 2, 30, 6
 	if *long {
 		rounds, callers, streams = 20, 100, 20

@@ -252,6 +252,7 @@ func Restarts(t *testing.T, r Registry) {
 
 // Changes makes many changes of rules while a client calls, and shows that none of its calls fails.
 func Changes(t *testing.T, r Registry, changes int) {
+	t.Attr("rerun", "never")
 	w := newWorld(t, r)
 	reports := make(chan report, 1)
 	stop := make(chan struct{})

@@ -233,6 +233,7 @@ func (r *run) execute(ctx context.Context, key *string) (*string, error) {
 
 // judge compares what was executed with what callers were told.
 func (r *run) judge(seed uint64) {
+	r.Attr("rerun", "never")
 	c := &r.counts
 	c.Attempts = int(r.attempts.Load())
 	times := func(key any) int32 {

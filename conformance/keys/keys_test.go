@@ -31,6 +31,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestNoKeyIsExecutedTwice(t *testing.T) {
+	t.Attr("rerun", "never")
 	t.Logf("-keys.seed=%d", *seed)
 	shared := &sharedStore{entries: make(map[string]*entry)}
 	for _, kind := range []keys.Kind{

@@ -85,6 +85,7 @@ func slow(ctx context.Context) {
 // Servers with the recommended options remember keys in their own processes only. A call that may
 // have been executed by one of them is not sent to the other one.
 func TestRecommendedPaysOnce(t *testing.T) {
+	t.Attr("rerun", "never")
 	for name, first := range map[string]func(context.Context){"lost": lose, "slow": slow} {
 		t.Run(name, func(t *testing.T) {
 			b := &bank{T: t, paid: make(map[string]int)}

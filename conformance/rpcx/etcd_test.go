@@ -24,6 +24,7 @@ import (
 // Clients of rpcx and of yodel call it, while each server process in turn is killed and started
 // again. No call fails: the retries that both recommend send it to another server.
 func TestMixedFleetInEtcdWithKills(t *testing.T) {
+	t.Attr("rerun", "never")
 	registry := realserver.Etcd(t)
 	var servers []*realserver.Server
 	for _, role := range []string{roleRPCX, roleYodel, roleRPCX, roleYodel} {

@@ -23,6 +23,7 @@ import (
 // Servers of rpcx and of yodel are found in one registry, by clients of both, and each client calls
 // each of them.
 func TestMixedFleet(t *testing.T) {
+	t.Attr("rerun", "never")
 	folder := t.TempDir()
 	r := file.New(folder, &registry.Options{Prefix: "rpcx_test", Layout: registry.RPCX})
 	records := filepath.Join(folder, "rpcx_test", "Arith")

@@ -197,6 +197,7 @@ func (w *world) abandon(conn int) {
 
 // run makes calls while requests end in every way, and checks what must hold.
 func (w *world) run(t *testing.T, calls int) {
+	t.Attr("rerun", "never")
 	made := 0
 	for {
 		synctest.Wait()
@@ -249,6 +250,7 @@ func (w *world) run(t *testing.T, calls int) {
 }
 
 func TestOrderHoldsHoweverRequestsEnd(t *testing.T) {
+	t.Attr("rerun", "never")
 	followed, repeated, severed := 0, 0, 0
 	for seed := range uint64(300) {
 		synctest.Test(t, func(t *testing.T) {

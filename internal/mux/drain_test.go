@@ -95,6 +95,7 @@ func TestADrainAnswersTheRequestThatIsBeingRead(t *testing.T) {
 
 // Under load nothing is lost: each call is either answered or known not to have been executed.
 func TestADrainLosesNothing(t *testing.T) {
+	t.Attr("rerun", "never")
 	rounds := 60
 	if raceEnabled {
 		rounds = 25

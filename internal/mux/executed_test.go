@@ -54,6 +54,7 @@ func (c *trickle) Write(p []byte) (n int, err error) {
 }
 
 func TestNotProcessedMeansNotExecuted(t *testing.T) {
+	t.Attr("rerun", "never")
 	rounds := 300
 	if raceEnabled {
 		rounds = 200
@@ -80,6 +81,7 @@ func TestNotProcessedMeansNotExecuted(t *testing.T) {
 // there are.
 func killInTheMiddle(t *testing.T, round int, answered, notExecuted, unknown *atomic.Int64) {
 	t.Helper()
+	t.Attr("rerun", "never")
 	random := rand.New(rand.NewPCG(uint64(round), 7))
 	var e executions
 	limits := defaultLimits()

@@ -84,6 +84,7 @@ func TestShortCallsPassAHandlerThatBlocks(t *testing.T) {
 }
 
 func testBlockingHandler(t *testing.T, name string) {
+	t.Attr("rerun", "never")
 	release := make(chan struct{}, 100)
 	block := blockers(release)[name]
 	began := make(chan struct{}, 1)
@@ -191,6 +192,7 @@ func testBlockingCallback(t *testing.T, name string) {
 
 // A callback that blocks stands before a frame that the reader had already taken from its buffer.
 func TestAFrameBehindABlockingCallbackIsNotLost(t *testing.T) {
+	t.Attr("rerun", "never")
 	s := &setup{clientServes: map[string]*handler{"echo": {inline: true, serve: answerEcho}}}
 	peer, c := s.facingClient(t)
 	release := make(chan struct{})
@@ -223,6 +225,7 @@ func TestAFrameBehindABlockingCallbackIsNotLost(t *testing.T) {
 
 // Replies that were read before a callback blocked reach their callers whatever happens then.
 func TestRepliesBehindABlockingCallbackAreNotLost(t *testing.T) {
+	t.Attr("rerun", "never")
 	s := &setup{
 		limits:       mux.Limits{MaxMessage: 1 << 20, MaxOpen: 100, MaxOpenBytes: 16 << 20, MaxMethods: 10, MaxUnsent: 1000},
 		clientServes: map[string]*handler{"echo": {inline: true, serve: answerEcho}},

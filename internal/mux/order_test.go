@@ -127,6 +127,7 @@ func (p *rawPeer) expectCode(id uint32, code uint16) {
 // Requests of one key are executed one after the other, whether their method is short or not, while
 // those of other keys and without a key go on beside them.
 func TestOrderedRequestsAreExecutedInTurn(t *testing.T) {
+	t.Attr("rerun", "never")
 	const keys, each = 8, 300
 	var running [keys]atomic.Int32
 	var next [keys]int
@@ -192,6 +193,7 @@ func TestOrderedRequestsAreExecutedInTurn(t *testing.T) {
 // A request that comes in pieces has its turn when the last piece has come: until then it holds
 // nobody up.
 func TestLargeOrderedRequestsHaveTheirTurnWhenTheyAreWhole(t *testing.T) {
+	t.Attr("rerun", "never")
 	peer, srv, g := facingGate(t, mux.Limits{})
 	open := func(id uint32, key string) []byte {
 		return frameOf(wire.Header{Type: wire.Request, Flags: wire.More, ID: id}, &wire.Fields{Size: 10, Key: []byte(key), Epoch: 1}, []byte("large"))
@@ -457,6 +459,7 @@ func TestANewEpochMendsItsKey(t *testing.T) {
 // One-way requests have their turn too. With an id they get a final frame, and without an answer
 // both kinds survive the connection and a drain.
 func TestOrderedOneWayRequestsHaveTheirTurn(t *testing.T) {
+	t.Attr("rerun", "never")
 	withID := func(id uint32, body string) []byte {
 		return frameOf(wire.Header{Type: wire.Request, ID: id, Flags: wire.OneWay}, &wire.Fields{Key: []byte("k"), Epoch: 1}, []byte(body))
 	}
@@ -660,6 +663,7 @@ func TestAFollowedOneWayRequestIsToldItsEnd(t *testing.T) {
 // executed of a key is in order and one at a time, nothing is executed behind a refusal in its
 // epoch, everything with an id is answered once, and in the order of the key what was executed.
 func TestOrderHoldsWhateverComes(t *testing.T) {
+	t.Attr("rerun", "never")
 	rounds := 30
 	if raceEnabled {
 		rounds = 10

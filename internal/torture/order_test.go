@@ -61,6 +61,7 @@ func refuseSteps(next yodel.Handler) yodel.Handler {
 // once. Ordered, none begins and none is told out of order, and there are as many of them in a
 // second as without an order. A single key has one tenth of that.
 func TestKeyedOrder(t *testing.T) {
+	t.Attr("rerun", "never")
 	const keys, workers = 64, 10
 	calls := 20_000
 	if raceEnabled || testing.Short() {
@@ -240,6 +241,7 @@ type run struct{ began, ended int64 }
 // caller of that one had been told before that nobody knows what became of it; nothing is executed
 // twice that may not be.
 func TestKeyedOrderWhenServersAreKilled(t *testing.T) {
+	t.Attr("rerun", "never")
 	const rounds, keys, each = 20, 16, 60
 	survivor := start(t)
 	var interrupted, behind, executed int
@@ -317,6 +319,7 @@ func goStep(c *yodel.Client, f *fate, key string, s Step, ended *sync.WaitGroup)
 // checkSteps checks the steps of one key.
 func checkSteps(t *testing.T, key string, steps []*fate) {
 	t.Helper()
+	t.Attr("rerun", "never")
 	for n, f := range steps {
 		switch {
 		case len(f.runs) > 1 && !f.idempotent:

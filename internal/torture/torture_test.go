@@ -191,6 +191,7 @@ func (c *child) kill() {
 // not executed or may be executed twice, or an error that says that it may have been executed. No
 // call that may be executed once is executed twice.
 func TestKilledServer(t *testing.T) {
+	t.Attr("rerun", "never")
 	const rounds, callers = 50, 1000
 	var interrupted, resent, slowest = 0, 0, []time.Duration{}
 	survivor := start(t)

@@ -91,6 +91,7 @@ func do(t *testing.T, c *yodel.Client, call *yodel.Call, symbol string) Quote {
 }
 
 func TestCallsForTheSameHaveTheSameReply(t *testing.T) {
+	t.Attr("rerun", "never")
 	for side, start := range sides(t, &cache.Options{Methods: []string{"Quote.Get"}}) {
 		s, c := start()
 		for range 3 {
@@ -144,6 +145,7 @@ func TestVaryAndKeySayWhatCounts(t *testing.T) {
 }
 
 func TestWhatIsNotCached(t *testing.T) {
+	t.Attr("rerun", "never")
 	for side, start := range sides(t, &cache.Options{Methods: []string{"Quote.Get", "Quote.Watch"}}) {
 		s, c := start()
 		twice := func(what string, f func() error) {
@@ -295,6 +297,7 @@ func TestStaleRepliesStandForAServiceThatIsAway(t *testing.T) {
 
 // The store belongs to the client: two middlewares for the same have one.
 func TestWhatIsKeptSurvivesANewChain(t *testing.T) {
+	t.Attr("rerun", "never")
 	s, server := serve(t)
 	var fresh atomic.Bool
 	around := func(next yodel.Handler) yodel.Handler { // the chain and the one after it

@@ -69,6 +69,7 @@ func start(t *testing.T, s *service, below ...yodel.Middleware) *yodel.Client {
 }
 
 func TestCallsForTheSameAreOne(t *testing.T) {
+	t.Attr("rerun", "never")
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{takes: time.Second}
 		c := start(t, s)
@@ -95,6 +96,7 @@ func TestCallsForTheSameAreOne(t *testing.T) {
 }
 
 func TestOtherCallsAreNot(t *testing.T) {
+	t.Attr("rerun", "never")
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{takes: time.Second}
 		c := start(t, s)
@@ -121,6 +123,7 @@ func TestOtherCallsAreNot(t *testing.T) {
 
 // Who leaves, leaves alone, and at its own time.
 func TestACallerLeavesAlone(t *testing.T) {
+	t.Attr("rerun", "never")
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{takes: 10 * time.Second}
 		c := start(t, s, timeout.After(time.Minute)) // of the shared call
@@ -158,6 +161,7 @@ func TestACallerLeavesAlone(t *testing.T) {
 }
 
 func TestTheLastToLeaveCancels(t *testing.T) {
+	t.Attr("rerun", "never")
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{takes: time.Hour}
 		c := start(t, s)
@@ -184,6 +188,7 @@ func TestTheLastToLeaveCancels(t *testing.T) {
 }
 
 func TestAllHaveTheError(t *testing.T) {
+	t.Attr("rerun", "never")
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{takes: time.Second, err: yodel.Errorf(yodel.NotFound, "no such symbol")}
 		c := start(t, s)

@@ -210,6 +210,7 @@ func TestThePercentage(t *testing.T) {
 }
 
 func TestADelayEndsWithTheCallersPatience(t *testing.T) {
+	t.Attr("rerun", "never")
 	for _, side := range sides {
 		synctest.Test(t, func(t *testing.T) {
 			var faults fault.Injector

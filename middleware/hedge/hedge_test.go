@@ -115,6 +115,7 @@ func call(ctx context.Context, c *yodel.Client) (string, error) {
 }
 
 func TestTheFirstGoodAnswerWins(t *testing.T) {
+	t.Attr("rerun", "never")
 	const ms = time.Millisecond
 	bad := yodel.Errorf(yodel.Unavailable, "bad")
 	worse := yodel.Errorf(yodel.Internal, "worse")
@@ -238,6 +239,7 @@ func TestTheCallerMayGiveUp(t *testing.T) {
 }
 
 func TestOnlyCallsAreHedgedThatMayBe(t *testing.T) {
+	t.Attr("rerun", "never")
 	for _, test := range []struct {
 		name   string
 		n      int
@@ -298,6 +300,7 @@ func (r changing) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 // Calls are hedged as soon as there is a second endpoint, and no longer than there is one; also
 // that of a call which is under way.
 func TestASecondEndpointMayComeAndGo(t *testing.T) {
+	t.Attr("rerun", "never")
 	synctest.Test(t, func(t *testing.T) {
 		const slow = 100 * time.Millisecond
 		network, servers := serve(t, reply{slow, nil}, reply{slow, nil})

@@ -20,6 +20,7 @@ import (
 // Calls with keys are retried while their connections are cut again and again: each succeeds and is
 // executed once.
 func TestEachCallIsExecutedOnceWhateverBecomesOfItsConnection(t *testing.T) {
+	t.Attr("rerun", "never")
 	const callers, each, cut = 32, 30, 12 // a client waits longer each time before it connects again
 	s := yodel.NewServer(&yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler), Keys: once.With(nil)})
 	var executions sync.Map

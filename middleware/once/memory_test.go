@@ -47,6 +47,7 @@ func TestTheMemoryRefusesKeysWhenItIsFull(t *testing.T) {
 }
 
 func TestTheMemoryForgetsTheOldestReplies(t *testing.T) {
+	t.Attr("rerun", "never")
 	const size = 1000
 	c := newCounter(t, &once.Options{Store: once.NewMemory(&once.MemoryOptions{MaxBytes: 100 * size})}, func(_ context.Context, in string) error {
 		if strings.HasPrefix(in, "fail") {
@@ -137,6 +138,7 @@ func TestTheMemoryIsBounded(t *testing.T) {
 
 // Two servers with one Memory are two owners: one that gives up does not free the key of the other.
 func TestServersOfOneProcessShareAMemory(t *testing.T) {
+	t.Attr("rerun", "never")
 	synctest.Test(t, func(t *testing.T) {
 		o := &once.Options{Store: once.NewMemory(nil)}
 		slow := func(context.Context, string) error { time.Sleep(time.Second); return nil }

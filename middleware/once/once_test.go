@@ -98,6 +98,7 @@ func (c *counter) wantID(id string, executed int32) func(string, error) *yodel.E
 }
 
 func TestAKeyIsExecutedOnce(t *testing.T) {
+	t.Attr("rerun", "never")
 	c := newCounter(t, nil, nil)
 	for range 3 {
 		c.want("a 1", 1)(c.try("k", "a"))
@@ -109,6 +110,7 @@ func TestAKeyIsExecutedOnce(t *testing.T) {
 }
 
 func TestWhichErrorsAreRecorded(t *testing.T) {
+	t.Attr("rerun", "never")
 	for _, test := range []struct {
 		err      error
 		recorded bool
@@ -270,6 +272,7 @@ func TestConcurrentCallsWaitForTheFirst(t *testing.T) {
 
 // When the first one fails in a way that is not recorded, the next one executes it.
 func TestTheNextOneTriesAgain(t *testing.T) {
+	t.Attr("rerun", "never")
 	synctest.Test(t, func(t *testing.T) {
 		var c *counter
 		c = newCounter(t, nil, func(context.Context, string) error {
@@ -389,6 +392,7 @@ func TestTheDeadlineStays(t *testing.T) {
 }
 
 func TestWhatTravelsBesideTheReplyIsRecorded(t *testing.T) {
+	t.Attr("rerun", "never")
 	s := yodeltest.NewServer(t, &yodel.ServerOptions{Keys: once.With(nil)})
 	n := 0
 	s.Handle("Two", func(ctx context.Context, fail bool) (int, string, error) {
@@ -422,6 +426,7 @@ func TestWhatTravelsBesideTheReplyIsRecorded(t *testing.T) {
 }
 
 func TestAMethodWithoutAReply(t *testing.T) {
+	t.Attr("rerun", "never")
 	s := yodeltest.NewServer(t, &yodel.ServerOptions{Keys: once.With(nil)})
 	executed := make(chan struct{}, 10)
 	s.Handle("Do", func(context.Context) error { executed <- struct{}{}; return nil })

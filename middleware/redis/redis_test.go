@@ -218,6 +218,7 @@ func TestWithoutRedis(t *testing.T) {
 // Several servers with one Redis, of which some are killed: no call is executed twice, and the
 // caller learns the outcome, or that it is not known.
 func TestServersAreKilled(t *testing.T) {
+	t.Attr("rerun", "never")
 	const callers, each = 8, 60
 	store := realserver.Redis(t)
 	servers := []*realserver.Server{start(t, store.Addr), start(t, store.Addr), start(t, store.Addr)}
@@ -271,6 +272,7 @@ func TestServersAreKilled(t *testing.T) {
 // Redis cannot be reached now and then, while it is asked: what is not known is refused, or said to
 // be unknown, and nothing is executed twice.
 func TestRedisIsCutOff(t *testing.T) {
+	t.Attr("rerun", "never")
 	const callers, each = 8, 40
 	proxy := realserver.Between(t, realserver.Redis(t).Addr)
 	s := yodeltest.NewServer(t, &yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler), Keys: once.With(&once.Options{
@@ -354,6 +356,7 @@ func TestProcessesShareALimit(t *testing.T) {
 
 // Servers that share Redis remember each other's keys: see package keys.
 func TestNoKeyIsExecutedTwiceWithRedis(t *testing.T) {
+	t.Attr("rerun", "never")
 	addr := realserver.Redis(t).Addr
 	seed := rand.Uint64()
 	t.Log(keys.Run(t, keys.Kind{Name: "redis", Repeats: true, Memory: func() (yodel.KeyMemory, func()) {

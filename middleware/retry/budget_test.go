@@ -178,6 +178,7 @@ func TestTheServersPatience(t *testing.T) {
 // In three tiers that each try three times, the last one is asked three times when it fails, not 27
 // times.
 func TestThreeTiersOfThreeAttempts(t *testing.T) {
+	t.Attr("rerun", "never")
 	for name, middleware := range map[string]func() yodel.Middleware{
 		"failover": func() yodel.Middleware { return retry.Times(3) },
 		"failtry":  func() yodel.Middleware { return retry.Same(3) },

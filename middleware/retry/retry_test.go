@@ -316,6 +316,7 @@ func TestAnAbandonedCallKeepsItsReport(t *testing.T) {
 }
 
 func TestAnAbandonedCallThatWasNotExecutedSaysSo(t *testing.T) {
+	t.Attr("rerun", "never")
 	ctx, cancel := context.WithCancel(t.Context())
 	err := retry.Times(2)(func(context.Context, *yodel.Call) error {
 		cancel()
@@ -374,6 +375,7 @@ func TestAttemptsHaveTimeoutsOfTheirOwnBelowRetry(t *testing.T) {
 }
 
 func TestAOneWayCallThatWasQueuedIsSentOnce(t *testing.T) {
+	t.Attr("rerun", "never")
 	synctest.Test(t, func(t *testing.T) {
 		network := mem.New()
 		var executed atomic.Int32
@@ -397,6 +399,7 @@ func TestAOneWayCallThatWasQueuedIsSentOnce(t *testing.T) {
 }
 
 func TestOnAServerNothingIsExecutedAgain(t *testing.T) {
+	t.Attr("rerun", "never")
 	synctest.Test(t, func(t *testing.T) {
 		network := mem.New()
 		var executed atomic.Int32

@@ -107,6 +107,7 @@ var calls = map[string]func(context.Context, *yodel.Client) error{
 // When a call in HTTP/1 is canceled, its connection ends. The calls that wait for the connection
 // are executed once, on another one.
 func TestCanceledCallInHTTP1(t *testing.T) {
+	t.Attr("rerun", "never")
 	for kind, call := range calls {
 		t.Run(kind, func(t *testing.T) {
 			h := serveHeld(t, yodel.Limits{})

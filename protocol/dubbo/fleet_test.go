@@ -17,6 +17,7 @@ import (
 // A client calls one server in the protocol dubbo, and another one in yodel's own protocol. No call
 // fails when the first one shuts down.
 func TestMixedFleet(t *testing.T) {
+	t.Attr("rerun", "never")
 	const method = "com.acme.Arith.whoami"
 	var answers [2]atomic.Int64
 	servers := make([]*served, len(answers))

@@ -35,6 +35,7 @@ func (f *fleet) client(t testing.TB, h2 bool) *std.Client {
 // are those of net/http. Calls have an idempotency key, so that net/http repeats one that it sent
 // on a connection that has just ended: HTTP/1 cannot tell an idle client.
 func TestRollingRestart(t *testing.T) {
+	t.Attr("rerun", "never")
 	both(t, func(t *testing.T, h2 bool) {
 		const callers, restarts = 8, 6
 		var f fleet

@@ -337,6 +337,7 @@ func TestWireIsShared(t *testing.T) {
 // A fleet of yodel servers and of JSON-RPC servers of both versions keeps answering while one after
 // the other is killed and comes back, with retries, hedging and a breaker.
 func TestMixedFleet(t *testing.T) {
+	t.Attr("rerun", "never")
 	var addrs []string
 	handle := func(s *served, who string) {
 		must(t, s.Handle("Arith.Whoami", func(context.Context, *int) (*string, error) { return &who, nil }))

@@ -379,6 +379,7 @@ func TestUnspokenProtocols(t *testing.T) {
 // A fleet of yodel and net/rpc servers keeps answering while one after the other is killed and
 // comes back, with retries, hedging and a breaker.
 func TestMixedFleet(t *testing.T) {
+	t.Attr("rerun", "never")
 	const each = 2
 	var old [each]*plainServer
 	var addrs []string

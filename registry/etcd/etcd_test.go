@@ -258,11 +258,13 @@ func TestNobodyThereIsAReason(t *testing.T) {
 
 func TestChaos(t *testing.T) {
 	t.Parallel()
+	t.Attr("rerun", "never")
 	fleet.Chaos(t, own(t))
 }
 
 func TestRollingRestart(t *testing.T) {
 	t.Parallel()
+	t.Attr("rerun", "never")
 	fleet.Roll(t, own(t))
 }
 

@@ -138,11 +138,13 @@ func own(t *testing.T) fleet.Registry {
 
 func TestChaos(t *testing.T) {
 	t.Parallel()
+	t.Attr("rerun", "never")
 	fleet.Chaos(t, own(t))
 }
 
 func TestRollingRestart(t *testing.T) {
 	t.Parallel()
+	t.Attr("rerun", "never")
 	fleet.Roll(t, own(t))
 }
 
