@@ -247,6 +247,16 @@ func TestTestsLeftOutByAFailureCount(t *testing.T) {
 	in.wantLastLine(output, "3 passed, 0 failed, 0 skipped")
 }
 
+func TestArgumentsReachTheTests(t *testing.T) {
+	in := try(t)
+	in.write("p/p_test.go", "package p\n\nimport (\"flag\"; \"testing\")\n\nvar long = flag.Bool(\"long\", false, \"\")\n\nfunc TestLong(t *testing.T) { if !*long { t.Error() } }\n")
+	output, code := in.gate(nil, "test", "-count=1", "./p", "-args", "-long")
+	if code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	in.wantLastLine(output, "1 passed, 0 failed, 0 skipped")
+}
+
 func TestARaceIsFinal(t *testing.T) {
 	in := try(t, "races")
 	output, code := in.gate(nil, "test", "-race", "./...")
@@ -309,6 +319,12 @@ func TestStepsHaveBounds(t *testing.T) {
 		t.Errorf("exit code %d after %v", code, took)
 	}
 	in.wantTexts(output, "failed: it did not end within 3 seconds", "slow\n")
+
+	in.write("steps", "left 10 until [ -e right ]; do sleep 0.1; done; echo left\n+right 20 touch right; echo right\n")
+	if output, code = in.gate(nil, "steps", "steps"); code != 0 {
+		t.Errorf("exit code %d of steps beside each other", code)
+	}
+	in.wantTexts(output, "\n== left\nleft\n", "\n== right\nright\n", "20  ok, beside the one above\n", "     20  ok\n")
 
 	in.write("steps", "slow 1 sleep 1.7\n")
 	if output, code = in.gate(nil, "steps", "steps"); code != 1 {

@@ -2,7 +2,8 @@
 
 // Command gate runs the tests of the repository and the steps of CI.
 //
-//	gate test [flags of go test] packages   run tests, and each failed test once more
+//	gate test [flags of go test] packages [-args …]
+//	                                        run tests, and each failed test once more
 //	gate measured                           print the packages and tests to repeat without -race
 //	gate steps FILE                         run the steps of a file, with a bound of seconds for each
 //
@@ -23,7 +24,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
 	"syscall"
 )
@@ -56,11 +56,22 @@ func command(ctx context.Context, args []string) error {
 }
 
 // testCommand runs tests. In a step it leaves the outcomes to the last lines of all steps. A flag
-// and its value are one argument: -timeout=5m.
+// and its value are one argument: -timeout=5m. What follows -args goes to the tests.
 func testCommand(ctx context.Context, args []string) error {
-	isFlag := func(arg string) bool { return strings.HasPrefix(arg, "-") }
-	r := runner{out: os.Stdout, flags: slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return !isFlag(arg) })}
-	outcomes, err := r.run(ctx, slices.DeleteFunc(slices.Clone(args), isFlag))
+	r := runner{out: os.Stdout}
+	var packages []string
+	for i, arg := range args {
+		if arg == "-args" {
+			r.args = args[i:]
+			break
+		}
+		if strings.HasPrefix(arg, "-") {
+			r.flags = append(r.flags, arg)
+		} else {
+			packages = append(packages, arg)
+		}
+	}
+	outcomes, err := r.run(ctx, packages)
 	if err != nil {
 		return err
 	}

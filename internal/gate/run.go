@@ -26,6 +26,7 @@ type runner struct {
 	dir   string    // the folder in which go test runs; empty for the current one
 	env   []string  // in addition to the environment of this process
 	flags []string  // of go test
+	args  []string  // -args, and what follows it
 }
 
 // An event is an event of go test -json.
@@ -97,7 +98,7 @@ func afterRerun(outcomes []outcome, o outcome, again []outcome) []outcome {
 
 // goTest runs go test once.
 func (r *runner) goTest(ctx context.Context, flags, packages []string) ([]outcome, error) {
-	args := slices.Concat([]string{"test", "-json"}, flags, packages)
+	args := slices.Concat([]string{"test", "-json"}, flags, packages, r.args)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second

@@ -4,21 +4,27 @@ package main
 
 import (
 	"bufio"
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
 
-// A step is one line of a file of steps: its name, its bound in seconds, and its command for sh.
+// A step is one line of a file of steps: its name, its bound in seconds, and its command for sh. A
+// step whose name begins with + runs beside the step before it.
 type step struct {
 	name    string
+	beside  bool
 	bound   time.Duration
 	command string
 
@@ -45,9 +51,23 @@ func readSteps(from io.Reader) (steps []step, err error) {
 		if err != nil || seconds <= 0 || command == "" {
 			return nil, fmt.Errorf("the step %q is not a name, a bound in seconds and a command", line)
 		}
-		steps = append(steps, step{name: name, bound: time.Duration(seconds) * time.Second, command: strings.TrimSpace(command)})
+		s := step{bound: time.Duration(seconds) * time.Second, command: strings.TrimSpace(command)}
+		s.name, s.beside = strings.CutPrefix(name, "+")
+		steps = append(steps, s)
 	}
 	return steps, lines.Err()
+}
+
+// groups returns the steps that run beside each other.
+func groups(steps []step) (all [][]step) {
+	for i, s := range steps {
+		if !s.beside || i == 0 {
+			all = append(all, steps[i:i])
+		}
+		last := &all[len(all)-1]
+		*last = (*last)[:len(*last)+1]
+	}
+	return all
 }
 
 // stepsCommand runs the steps of a file, all of them even if one fails.
@@ -65,13 +85,11 @@ func stepsCommand(ctx context.Context, name string) error {
 		return err
 	}
 	defer os.RemoveAll(folder)
+	env := append(os.Environ(), outcomesEnv+"="+folder)
 	began := time.Now()
-	for i := range steps {
-		s := &steps[i]
-		fmt.Printf("\n== %s (%v)\n%s\n", s.name, time.Since(began).Round(time.Second), s.command)
-		if s.err = s.run(ctx, os.Stdout, append(os.Environ(), outcomesEnv+"="+folder)); s.err != nil {
-			fmt.Printf("== %s failed: %v\n", s.name, s.err)
-		}
+	for _, group := range groups(steps) {
+		fmt.Printf("\n== after %v\n", time.Since(began).Round(time.Second))
+		runGroup(ctx, os.Stdout, env, group)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -80,41 +98,72 @@ func stepsCommand(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	return finish(os.Stdout, steps, joined(outcomes))
+	return finish(os.Stdout, steps, time.Since(began), joined(outcomes))
+}
+
+// runGroup runs the steps of a group. If there are several, it prints the output of each when that
+// one has ended.
+func runGroup(ctx context.Context, out io.Writer, env []string, group []step) {
+	if len(group) == 1 {
+		fmt.Fprintf(out, "== %s: %s\n", group[0].name, group[0].command)
+		group[0].run(ctx, out, env)
+		return
+	}
+	var mu sync.Mutex
+	var running sync.WaitGroup
+	for i := range group {
+		s := &group[i]
+		fmt.Fprintf(out, "== %s begins: %s\n", s.name, s.command)
+		running.Go(func() {
+			var said bytes.Buffer
+			s.run(ctx, &said, env)
+			mu.Lock()
+			defer mu.Unlock()
+			fmt.Fprintf(out, "\n== %s\n%s", s.name, &said)
+		})
+	}
+	running.Wait()
 }
 
 // run runs a step in a process group of its own, which ends when the step has used up its time.
-func (s *step) run(ctx context.Context, out io.Writer, env []string) error {
+func (s *step) run(ctx context.Context, out io.Writer, env []string) {
 	most := strconv.Itoa(int(patience * s.bound / time.Second))
 	cmd := exec.CommandContext(ctx, "timeout", "--kill-after=30", most, "sh", "-c", s.command)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = time.Minute
 	cmd.Stdout, cmd.Stderr, cmd.Env = out, out, env
 	began := time.Now()
-	err := cmd.Run()
+	s.err = cmd.Run()
 	s.took = time.Since(began)
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 124 {
-		return fmt.Errorf("it did not end within %s seconds", most)
+	if exit, ok := errors.AsType[*exec.ExitError](s.err); ok && exit.ExitCode() == 124 {
+		s.err = fmt.Errorf("it did not end within %s seconds", most)
 	}
-	return err
+	if s.err != nil {
+		fmt.Fprintf(out, "== %s failed: %v\n", s.name, s.err)
+	}
 }
 
 // finish prints the last lines, and returns an error if anything failed.
-func finish(out io.Writer, steps []step, outcomes []outcome) error {
+func finish(out io.Writer, steps []step, took time.Duration, outcomes []outcome) error {
 	if len(outcomes) > 0 {
 		printOutcomes(out, outcomes)
 	}
 	err := judge(outcomes)
-	var took, bound time.Duration
+	var bound time.Duration
+	for _, group := range groups(steps) {
+		bound += slices.MaxFunc(group, func(a, b step) int { return cmp.Compare(a.bound, b.bound) }).bound
+	}
 	fmt.Fprintf(out, "\n%-14s %7s %7s  result\n", "step", "seconds", "bound")
 	for _, s := range steps {
-		took, bound = took+s.took, bound+s.bound
 		result := "ok"
 		if s.took > s.bound {
 			result = "slow"
 		}
 		if s.err != nil {
 			result, err = "failed: "+s.err.Error(), errReported
+		}
+		if s.beside {
+			result += ", beside the one above"
 		}
 		fmt.Fprintf(out, "%-14s %7.0f %7.0f  %s\n", s.name, s.took.Seconds(), s.bound.Seconds(), result)
 	}
