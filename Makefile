@@ -4,7 +4,7 @@
 
 LINT_VERSION := 2.15.0
 LINT         := bin/golangci-lint-$(LINT_VERSION)
-PLATFORMS    := linux/amd64 darwin/arm64 windows/amd64
+PLATFORMS    := darwin/arm64 windows/amd64
 PROCESSORS   := linux/arm64 linux/386
 BENCH        := .
 BENCHTIME    := 1s
@@ -13,9 +13,10 @@ RUN          :=
 FUZZTIME     := 20s
 
 RACE         :=
+VET          := -vet=all
 
 .DEFAULT_GOAL := help
-.PHONY: help yodel console test test-all test-timing servers before-end lint microbench bench bench-full bench-wires bench-pair bench-check bench-test peer-test fuzz build-all alone chaos
+.PHONY: help yodel console test test-all test-timing servers before-end lint microbench bench bench-full bench-wires bench-pair bench-check bench-test peer-test fuzz build-root build-all alone chaos
 
 # It runs each failed test once more, alone, and counts in its last line: internal/gate.
 GATE := $(CURDIR)/bin/gate
@@ -31,7 +32,7 @@ $(GATE): $(filter-out %_test.go,$(wildcard internal/gate/*.go))
 	go build -o $@ ./internal/gate
 
 test: $(GATE) ## vet and test all that needs no other server, in minutes
-	$(GATE) test $(RACE) -vet=all -p=4 -timeout=5m $(if $(YODEL_REAL),work,$$(go list work | grep -Ev '$(SERVED)'))
+	$(GATE) test $(RACE) $(VET) -p=4 -timeout=5m $(if $(YODEL_REAL),work,$$(go list work | grep -Ev '$(SERVED)'))
 
 test-all: servers ## make test with the race detector and real servers: what a change has to pass
 	YODEL_REAL=$(or $(YODEL_REAL),1) $(MAKE) test RACE=-race
@@ -95,7 +96,7 @@ peer-test: $(GATE) ## test the protocols of other frameworks with those framewor
 	@for folder in $(PEERS); do \
 		echo "test $$folder"; \
 		race=-race; [ "$$folder" != conformance/rpcx ] || race=; \
-		(cd "$$folder" && YODEL_REAL=$(or $(YODEL_REAL),1) GOWORK=off $(GATE) test $$race -vet=all -timeout=10m ./...) || failed=1; \
+		(cd "$$folder" && YODEL_REAL=$(or $(YODEL_REAL),1) GOWORK=off $(GATE) test $$race -vet=all -timeout=5m ./...) || failed=1; \
 	done; [ -z "$$failed" ]
 
 # Go 1.26 may end a target that found nothing with "context deadline exceeded" when its time is up (go.dev/issue/75804).
@@ -113,16 +114,19 @@ fuzz: ## run every fuzz target for FUZZTIME
 		tail -n 1 "$$log"; \
 	done
 
+# Only the root module has files for one system or another. The other modules take minutes for each system.
+build-root: ## build the root module for other systems and processors
+	@for platform in $(PLATFORMS) $(PROCESSORS); do \
+		echo "build $$platform, the root module"; \
+		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go build ./... || exit 1; \
+	done
+
 # The example with etcd in it is left out: it takes minutes for each platform, and what it uses of the rest is built anyway.
-build-all: ## build every module for every system, and the root module for other processors
+build-all: build-root ## build every module for every system, and the root module for other processors
 	@packages=$$(go list -f '{{if .GoFiles}}{{.ImportPath}}{{end}}' work | grep -v /examples/cluster); \
 	for platform in $(PLATFORMS); do \
 		echo "build $$platform"; \
 		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go build -o /dev/null $$packages || exit 1; \
-	done
-	@for platform in $(PROCESSORS); do \
-		echo "build $$platform, the root module"; \
-		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go build ./... || exit 1; \
 	done
 
 # The root is not published yet, so a copy of each go.mod says where the modules of the workspace are. The go.mod files

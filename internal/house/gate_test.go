@@ -22,10 +22,10 @@ var maxSeconds = map[string]int{
 }
 
 // stepFaults wants each step to have a bound in seconds and a command, and all of them together to
-// take at most a time.
+// take at most a time. A step whose name begins with + runs beside the one before it.
 func stepFaults(name, text string, most int) []string {
 	var faults []string
-	sum := 0
+	sum, group := 0, 0
 	for line := range strings.Lines(text) {
 		words := strings.Fields(line)
 		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
@@ -38,8 +38,12 @@ func stepFaults(name, text string, most int) []string {
 		if seconds <= 0 {
 			faults = append(faults, fmt.Sprintf("%s: the step %s has no bound or no command", name, words[0]))
 		}
-		sum += seconds
+		if !strings.HasPrefix(words[0], "+") {
+			sum, group = sum+group, 0
+		}
+		group = max(group, seconds)
 	}
+	sum += group
 	if sum == 0 || sum > most {
 		faults = append(faults, fmt.Sprintf("%s: its steps may take %d s together, want at most %d s", name, sum, most))
 	}
@@ -79,7 +83,9 @@ func isBuiltInCI(file goFile) bool {
 		for _, comment := range group.List {
 			expr, err := constraint.Parse(comment.Text)
 			if err == nil && comment.Pos() < file.ast.Package {
-				return expr.Eval(func(tag string) bool { return slices.Contains([]string{"linux", "unix", "amd64", "race", "cgo", "gc"}, tag) })
+				return expr.Eval(func(tag string) bool {
+					return slices.Contains([]string{"linux", "unix", "amd64", "race", "cgo", "gc"}, tag)
+				})
 			}
 		}
 	}
@@ -120,6 +126,8 @@ func TestGateRulesCatchViolations(t *testing.T) {
 		want   bool
 	}{
 		{"steps", stepFaults("f", "# comment\n\na 60 make a\nb 40 make b\n", 100), false},
+		{"steps beside each other", stepFaults("f", "a 60 make a\n+b 70 make b\nc 30 make c\n", 100), false},
+		{"steps beside each other over the sum", stepFaults("f", "a 60 make a\n+b 71 make b\nc 30 make c\n", 100), true},
 		{"steps over the sum", stepFaults("f", "a 60 make a\nb 41 make b\n", 100), true},
 		{"step without a bound", stepFaults("f", "a 60 make a\nb make b\n", 100), true},
 		{"step without a command", stepFaults("f", "a 60\n", 100), true},
