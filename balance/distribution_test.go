@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build !race
+
 package balance_test
 
 import (
@@ -15,6 +17,9 @@ import (
 )
 
 // The tables of docs/balancing.md: go test -v -run Distribution ./balance
+//
+// The race detector makes these many picks take minutes, and finds nothing in them: each test is
+// one goroutine.
 
 // tableOf prints a table when tests are verbose.
 func tableOf(t *testing.T, header string, rows func(w io.Writer)) {
@@ -26,23 +31,6 @@ func tableOf(t *testing.T, header string, rows func(w io.Writer)) {
 	w.Flush()
 	t.Logf("\n%s", b.String())
 }
-
-// chiSquare says how far counts are from the shares that are expected. For up to 10 endpoints that
-// are picked by chance alone it is above certainlyFalse once in 10^16 runs.
-func chiSquare(counts map[*yodel.Endpoint]int, all []*yodel.Endpoint, share func(i int) float64) float64 {
-	picks := 0
-	for _, n := range counts {
-		picks += n
-	}
-	sum := 0.0
-	for i, ep := range all {
-		want := share(i) * float64(picks)
-		sum += (float64(counts[ep]) - want) * (float64(counts[ep]) - want) / want
-	}
-	return sum
-}
-
-const certainlyFalse = 100
 
 // Shares of 100,000 picks among endpoints of the weights 1, 2, 3 and 4.
 func TestDistributionByWeight(t *testing.T) {
@@ -130,17 +118,6 @@ func TestDistributionOfKeysThatMove(t *testing.T) {
 	})
 }
 
-// moved returns how many of a hundred places are not the same.
-func moved(a, b []*yodel.Endpoint) float64 {
-	n := 0
-	for i := range a {
-		if a[i] != b[i] {
-			n++
-		}
-	}
-	return 100 * float64(n) / float64(len(a))
-}
-
 // Where the calls go of clients that see a part of the servers each.
 func TestDistributionOfApertures(t *testing.T) {
 	const servers, clients, each = 10, 25, 10_000
@@ -206,5 +183,18 @@ func TestDistributionOfZones(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestBalancersByLoadAreEvenWhereAllIsEqual(t *testing.T) {
+	for _, n := range []int{2, 7, 100} {
+		all := withLoads(t, make([]int, n)...)
+		for name, b := range byLoad {
+			p := b(all, nil)
+			wantShares(t, fmt.Sprintf("%s of %d", name, n), all, tally(p, 500*n), even(n)...)
+			left := even(n)
+			left[0] = 0
+			wantShares(t, fmt.Sprintf("%s of %d but one", name, n), all, tally(p, 500*n, all[0]), left...)
+		}
 	}
 }

@@ -407,3 +407,14 @@ func closed(c <-chan struct{}) bool {
 		return false
 	}
 }
+
+// moved returns how many of a hundred places are not the same.
+func moved(a, b []*yodel.Endpoint) float64 {
+	n := 0
+	for i := range a {
+		if a[i] != b[i] {
+			n++
+		}
+	}
+	return 100 * float64(n) / float64(len(a))
+}

@@ -129,19 +129,6 @@ func TestBalancersByLoadKeepTheContract(t *testing.T) {
 	}
 }
 
-func TestBalancersByLoadAreEvenWhereAllIsEqual(t *testing.T) {
-	for _, n := range []int{2, 7, 100} {
-		all := withLoads(t, make([]int, n)...)
-		for name, b := range byLoad {
-			p := b(all, nil)
-			wantShares(t, fmt.Sprintf("%s of %d", name, n), all, tally(p, 500*n), even(n)...)
-			left := even(n)
-			left[0] = 0
-			wantShares(t, fmt.Sprintf("%s of %d but one", name, n), all, tally(p, 500*n, all[0]), left...)
-		}
-	}
-}
-
 func TestPicksByLoadAllocateNothing(t *testing.T) {
 	for _, n := range []int{3, 100} {
 		all := withLoads(t, make([]int, n)...)

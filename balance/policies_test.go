@@ -393,3 +393,20 @@ func TestAnApertureComparesTwo(t *testing.T) {
 		t.Errorf("the busier one of two gets %d calls of 4000", n)
 	}
 }
+
+// chiSquare says how far counts are from the shares that are expected. For up to 10 endpoints that
+// are picked by chance alone it is above certainlyFalse once in 10^16 runs.
+func chiSquare(counts map[*yodel.Endpoint]int, all []*yodel.Endpoint, share func(i int) float64) float64 {
+	picks := 0
+	for _, n := range counts {
+		picks += n
+	}
+	sum := 0.0
+	for i, ep := range all {
+		want := share(i) * float64(picks)
+		sum += (float64(counts[ep]) - want) * (float64(counts[ep]) - want) / want
+	}
+	return sum
+}
+
+const certainlyFalse = 100
