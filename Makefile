@@ -14,6 +14,7 @@ FUZZTIME     := 20s
 
 RACE         :=
 VET          := -vet=all
+P            := 4
 
 .DEFAULT_GOAL := help
 .PHONY: help yodel console test test-all test-timing servers before-end lint microbench bench bench-full bench-wires bench-pair bench-check bench-test peer-test fuzz build-root build-all alone chaos
@@ -29,13 +30,13 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(GATE): $(filter-out %_test.go,$(wildcard internal/gate/*.go))
-	go build -o $@ ./internal/gate
+	go build -buildvcs=false -o $@ ./internal/gate
 
 test: $(GATE) ## vet and test all that needs no other server, in minutes
-	$(GATE) test $(RACE) $(VET) -p=4 -timeout=5m $(if $(YODEL_REAL),work,$$(go list work | grep -Ev '$(SERVED)'))
+	$(GATE) test $(RACE) $(VET) -p=$(P) -timeout=5m $(if $(YODEL_REAL),work,$$(go list work | grep -Ev '$(SERVED)'))
 
 test-all: servers ## make test with the race detector and real servers: what a change has to pass
-	YODEL_REAL=$(or $(YODEL_REAL),1) $(MAKE) test RACE=-race
+	YODEL_REAL=$(or $(YODEL_REAL),1) $(MAKE) test RACE=-race P=3
 
 test-timing: $(GATE) ## test without the race detector, one by one, what judges allocations, memory, time or speed
 	$(GATE) test -count=1 -p=1 -timeout=5m $$($(GATE) measured)
@@ -45,7 +46,7 @@ servers: $(GATE) ## build and download the servers that tests start, into the ca
 	YODEL_REAL=$(or $(YODEL_REAL),1) $(GATE) test -run=TestProgramsAreMade -parallel=2 -timeout=30m ./internal/realserver
 
 before-end: $(GATE) ## run everything that is too long for CI, for 3 hours: long forms, fuzzing, peers in other languages
-	$(GATE) steps .ci/before-end
+	GOFLAGS="$$GOFLAGS -buildvcs=false" $(GATE) steps .ci/before-end
 
 lint: $(LINT) ## run golangci-lint over every module
 	$(LINT) config verify
