@@ -5,6 +5,7 @@ package yodel_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
@@ -55,7 +56,7 @@ func TestErrorsOfACallSayWhatTheyAreAbout(t *testing.T) {
 	}{
 		"a nil request":     {&yodel.Call{Method: "Arith.Mul", Args: (*Args)(nil), Reply: new(Reply)}, (*yodel.Error).AboutMessage},
 		"no pointer":        {&yodel.Call{Method: "Arith.Mul", Args: &Args{}, Reply: Reply{}}, (*yodel.Error).AboutMessage},
-		"a large request":   {&yodel.Call{Method: "Arith.Mul", Args: string(make([]byte, 17<<20))}, (*yodel.Error).AboutMessage},
+		"a large request":   {&yodel.Call{Method: "Arith.Mul", Args: strings.Repeat("a", 17<<20)}, (*yodel.Error).AboutMessage},
 		"an unknown method": {&yodel.Call{Method: "Arith.Nothing", Args: &Args{}}, func(e *yodel.Error) bool { return !e.AboutMessage() && !e.OfClient() }},
 	} {
 		err := c.Do(t.Context(), test.call)
