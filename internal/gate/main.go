@@ -48,7 +48,7 @@ func command(ctx context.Context, args []string) error {
 	case len(args) > 1 && args[0] == "test":
 		return testCommand(ctx, args[1:])
 	case len(args) == 1 && args[0] == "measured":
-		return measuredCommand(os.Stdout)
+		return measuredCommand(ctx, os.Stdout)
 	case len(args) == 2 && args[0] == "steps":
 		return stepsCommand(ctx, args[1])
 	}

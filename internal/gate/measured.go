@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"go/ast"
 	"go/build/constraint"
@@ -23,8 +24,8 @@ import (
 // something differently under the race detector, such as allocations, memory or time. Those are the
 // tests that stand in a file whose build constraint mentions race, and those that use, directly or
 // through other functions, a name that is declared in such a file.
-func measuredCommand(out io.Writer) error {
-	list := exec.Command("go", "list", "-f", "{{.ImportPath}} {{.Dir}}", "work")
+func measuredCommand(ctx context.Context, out io.Writer) error {
+	list := exec.CommandContext(ctx, "go", "list", "-f", "{{.ImportPath}} {{.Dir}}", "work")
 	list.Stderr = os.Stderr
 	text, err := list.Output()
 	if err != nil {

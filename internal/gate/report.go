@@ -19,15 +19,15 @@ func printOutcomes(out io.Writer, outcomes []outcome) {
 
 // printSlowest prints the packages and tests that took longest.
 func printSlowest(out io.Writer, outcomes []outcome) {
-	print := func(title string, of []outcome) {
+	show := func(title string, of []outcome) {
 		slices.SortStableFunc(of, func(a, b outcome) int { return cmp.Compare(b.Seconds, a.Seconds) })
 		fmt.Fprintf(out, "\n== the slowest %s\n", title)
 		for _, o := range of[:min(10, len(of))] {
 			fmt.Fprintf(out, "%6.1fs %s %s\n", o.Seconds, o.Package, o.Test)
 		}
 	}
-	print("packages", slices.DeleteFunc(slices.Clone(outcomes), func(o outcome) bool { return o.Test != "" }))
-	print("tests", slices.DeleteFunc(slices.Clone(outcomes), func(o outcome) bool { return !o.isTopLevel() }))
+	show("packages", slices.DeleteFunc(slices.Clone(outcomes), func(o outcome) bool { return o.Test != "" }))
+	show("tests", slices.DeleteFunc(slices.Clone(outcomes), func(o outcome) bool { return !o.isTopLevel() }))
 }
 
 // printSkipped prints the tests that were not executed, with the reason that each has given.

@@ -98,6 +98,8 @@ func afterRerun(outcomes []outcome, o outcome, again []outcome) []outcome {
 
 // goTest runs go test once.
 func (r *runner) goTest(ctx context.Context, flags, packages []string) ([]outcome, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	args := slices.Concat([]string{"test", "-json"}, flags, packages, r.args)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
@@ -111,10 +113,12 @@ func (r *runner) goTest(ctx context.Context, flags, packages []string) ([]outcom
 		return nil, err
 	}
 	outcomes, readErr := r.readEvents(stdout)
+	if readErr != nil {
+		cancel() // go test would wait until its events are read
+	}
 	err = errors.Join(readErr, ctx.Err(), cmd.Wait())
-	var exit *exec.ExitError
 	failed := slices.ContainsFunc(outcomes, func(o outcome) bool { return o.Action == fail })
-	if errors.As(err, &exit) && failed && readErr == nil && ctx.Err() == nil {
+	if _, ok := errors.AsType[*exec.ExitError](err); ok && failed && readErr == nil && ctx.Err() == nil {
 		err = nil // the outcomes say it
 	}
 	if err != nil {
@@ -129,7 +133,7 @@ func (r *runner) readEvents(from io.Reader) (outcomes []outcome, err error) {
 	packages := make(map[string]*packageRun) // by import path
 	for lines := bufio.NewReader(from); ; {
 		line, err := lines.ReadBytes('\n')
-		if err == io.EOF && len(line) == 0 {
+		if errors.Is(err, io.EOF) && len(line) == 0 {
 			break
 		}
 		if err != nil {

@@ -88,7 +88,7 @@ func stepsCommand(ctx context.Context, name string) error {
 	env := append(os.Environ(), outcomesEnv+"="+folder)
 	began := time.Now()
 	for _, group := range groups(steps) {
-		fmt.Printf("\n== after %v\n", time.Since(began).Round(time.Second))
+		fmt.Fprintf(os.Stdout, "\n== after %v\n", time.Since(began).Round(time.Second))
 		runGroup(ctx, os.Stdout, env, group)
 		if ctx.Err() != nil {
 			return ctx.Err()
