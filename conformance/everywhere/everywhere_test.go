@@ -155,6 +155,7 @@ type guarantee struct {
 // Every guarantee holds over every wire, on the server and on a client. Without what gives it, the
 // check of each cell fails.
 func TestEveryGuaranteeOverEveryWire(t *testing.T) {
+	t.Attr("rerun", "never")
 	for i := range wires {
 		w := &wires[i]
 		t.Run(w.name, func(t *testing.T) {
