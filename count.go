@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/diagnose"
 	"github.com/yodel-rpc/yodel/internal/stats"
 	"github.com/yodel-rpc/yodel/introspect"
 )
@@ -99,41 +100,12 @@ func (q *requester) callStats() (all []introspect.MethodStats) {
 	}
 	for name, m := range *q.methods.Load() {
 		if m.calls != q.otherCalls {
-			all = append(all, statsOfCalls(name, m.calls))
+			all = append(all, diagnose.Calls(name, m.calls))
 		}
 	}
-	if other := statsOfCalls(otherMethods, q.otherCalls); other.Calls > 0 {
+	if other := diagnose.Calls(otherMethods, q.otherCalls); other.Calls > 0 {
 		all = append(all, other)
 	}
 	slices.SortFunc(all, func(a, b introspect.MethodStats) int { return strings.Compare(a.Name, b.Name) })
 	return all
-}
-
-// statsOfCalls returns the counters of the calls of a method.
-func statsOfCalls(name string, c *stats.Calls) introspect.MethodStats {
-	out := introspect.MethodStats{Name: name}
-	out.BytesIn, out.BytesOut = c.Bytes.Sums()
-	out.Received, out.Sent = c.Messages.Sums()
-	out.Retries, out.Hedges = c.Extra.Sums()
-	out.Errors = errorsOf(c.Failed)
-	for bucket, took := range c.Latency() {
-		out.Latency = append(out.Latency, introspect.Bucket{UpTo: bucket.UpTo, Calls: bucket.Calls})
-		out.Calls += bucket.Calls
-		out.Took += took
-	}
-	return out
-}
-
-// errorsOf returns the numbers of failed calls by the names of their codes, or nil if there are
-// none.
-func errorsOf(failed func(code int) uint64) (errors map[string]uint64) {
-	for code := 1; code < stats.Codes; code++ {
-		if n := failed(code); n > 0 {
-			if errors == nil {
-				errors = make(map[string]uint64)
-			}
-			errors[codeNames[code]] = n
-		}
-	}
-	return errors
 }

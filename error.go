@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
+	"github.com/yodel-rpc/yodel/internal/stats"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/unpack"
 	"github.com/yodel-rpc/yodel/introspect"
@@ -41,11 +42,7 @@ const (
 	Unauthenticated                // the caller is not known
 )
 
-var codeNames = [...]string{
-	"ok", "canceled", "unknown", "invalid_argument", "deadline_exceeded", "not_found", "already_exists",
-	"permission_denied", "resource_exhausted", "failed_precondition", "aborted", "out_of_range", "unimplemented",
-	"internal", "unavailable", "data_loss", "unauthenticated",
-}
+var codeNames = stats.CodeNames
 
 // String returns the name of the code, for example "not_found".
 func (c Code) String() string {

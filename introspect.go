@@ -10,9 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/diagnose"
 	"github.com/yodel-rpc/yodel/internal/live"
-	"github.com/yodel-rpc/yodel/internal/mux"
-	"github.com/yodel-rpc/yodel/internal/stats"
 	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/introspect"
 )
@@ -137,8 +136,8 @@ func (s *Server) Stats() *introspect.Stats {
 	out.Open, out.Granted, out.MaxOpen = s.budget.Open(), s.budget.Granted(), s.opts.MaxOpen
 	callers := s.callers()
 	s.registered(func(names []string, m *method) {
-		stats := methodStats(names[0], &m.stats)
-		stats.Callers = callersOf(callers, names)
+		stats := diagnose.Method(names[0], &m.stats)
+		stats.Callers = diagnose.Callers(callers, names)
 		out.Methods = append(out.Methods, stats)
 	})
 	return out
@@ -157,27 +156,6 @@ func (s *Server) callers() map[string]map[string]live.Totals {
 		all[k.Method][k.Peer] = t
 	}
 	return all
-}
-
-// callersOf returns the calls of a method by caller, under all its names.
-func callersOf(all map[string]map[string]live.Totals, names []string) (out []introspect.CallerStats) {
-	sums := make(map[string]live.Totals)
-	for _, name := range names {
-		for caller, t := range all[name] {
-			sum := sums[caller]
-			for code, n := range t {
-				sum[code] += n
-			}
-			sums[caller] = sum
-		}
-	}
-	for _, caller := range slices.Sorted(maps.Keys(sums)) {
-		t := sums[caller]
-		if t[0] > 0 {
-			out = append(out, introspect.CallerStats{Name: caller, Calls: t[0], Errors: errorsOf(func(code int) uint64 { return t[code] })})
-		}
-	}
-	return out
 }
 
 // Stats returns the counters of the client since it was made: of its present endpoints, and with
@@ -216,17 +194,7 @@ func (d *dialledConn) stats() introspect.Conn {
 	if d.link != nil {
 		return introspect.Conn{Open: open, Full: full}
 	}
-	return connStats(d.mux)
-}
-
-// connStats returns the counters of a connection.
-func connStats(conn *mux.Conn) introspect.Conn {
-	open, full := conn.Load()
-	n := conn.Counters()
-	return introspect.Conn{
-		Open: open, Full: full, BytesIn: n.BytesIn, BytesOut: n.BytesOut,
-		FramesIn: n.FramesIn, FramesOut: n.FramesOut, Reads: n.Reads, Writes: n.Writes,
-	}
+	return diagnose.Conn(d.mux)
 }
 
 // Stats returns the counters of the connection. They are empty in other protocols than yodel's own.
@@ -234,21 +202,5 @@ func (p *Peer) Stats() introspect.Conn {
 	if p.link == nil {
 		return introspect.Conn{}
 	}
-	return connStats(p.link)
-}
-
-// methodStats returns the counters of a method.
-func methodStats(name string, m *stats.Method) introspect.MethodStats {
-	out := introspect.MethodStats{
-		Name: name, Inflight: m.Inflight(), Received: m.Received.Load(), Sent: m.Sent.Load(), Took: time.Duration(m.Took.Load()),
-		Calls: m.Calls(0), Errors: errorsOf(m.Calls),
-	}
-	for _, n := range out.Errors {
-		out.Calls += n
-	}
-	out.BytesIn, out.BytesOut = m.Bytes.Sums()
-	for upTo, calls := range m.Latency() {
-		out.Latency = append(out.Latency, introspect.Bucket{UpTo: upTo, Calls: calls})
-	}
-	return out
+	return diagnose.Conn(p.link)
 }

@@ -294,7 +294,7 @@ func (s *Server) logDraining(ctx context.Context) {
 }
 
 func (s *Server) logStopped(took time.Duration, cutOff string) {
-	s.peerLines.flush()
+	s.peerLines.Flush()
 	attrs := []any{"took", took.Round(time.Millisecond)}
 	if cutOff != "" {
 		attrs = append(attrs, "cut off", cutOff)

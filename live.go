@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/diagnose"
 	"github.com/yodel-rpc/yodel/internal/live"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/text"
@@ -175,9 +176,9 @@ func (s *Server) Live(q *introspect.LiveQuery) *introspect.Live {
 	if q == nil {
 		q = &introspect.LiveQuery{}
 	}
-	out := &introspect.Live{Now: time.Now(), Name: programName(), Series: []introspect.Series{}, Process: processState(s.started)}
+	out := &introspect.Live{Now: time.Now(), Name: programName(), Series: []introspect.Series{}, Process: diagnose.Process(s.started)}
 	if l := s.live; l != nil {
-		l.read(q, out)
+		diagnose.Series(l.Recorder, q, out)
 		out.Inflight = s.inflight(q)
 		out.Events = l.events.All()
 		l.mu.Lock()
@@ -258,7 +259,7 @@ func sinceOf(at time.Duration) time.Time { return mux.TimeOf(at).Round(0).UTC() 
 
 // describe implements connection.
 func (sc *serverConn) describe() introspect.ConnInfo {
-	return introspect.ConnInfo{Protocol: native, Since: sinceOf(sc.began), Conn: connStats(sc.peer.link)}
+	return introspect.ConnInfo{Protocol: native, Since: sinceOf(sc.began), Conn: diagnose.Conn(sc.peer.link)}
 }
 
 // describe implements connection.

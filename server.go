@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/firstbytes"
+	"github.com/yodel-rpc/yodel/internal/loglimit"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/samples"
 	"github.com/yodel-rpc/yodel/internal/schema"
@@ -162,7 +163,7 @@ type Server struct {
 	slowAfter   time.Duration
 	busy        serverLoad
 	live        *liveServer // nil without Diagnostics
-	peerLines   peerLines
+	peerLines   loglimit.Lines
 	hidden      atomic.Uint64 // counts the errors that callers do not see
 	scratch     sync.Pool     // of *[]byte
 	calls       requester     // for calls to peers
@@ -280,7 +281,7 @@ func NewServer(o *ServerOptions) *Server {
 		opts.Logger = slog.Default()
 	}
 	opts.Logger = guarded(opts.Logger)
-	s.peerLines.log = opts.Logger
+	s.peerLines.Log = opts.Logger
 	refuseNil("ServerOptions.Middleware", opts.Middleware, func(m Middleware) bool { return m == nil })
 	s.guard.log, s.calls.guard = opts.Logger, &s.guard
 	if len(opts.Protocols) > 0 && s.instance.Protocols == nil {
@@ -510,7 +511,7 @@ func (s *Server) serve(nc net.Conn) {
 		_ = nc.Close() // there is nothing more to say
 		s.event(ConnEvent{Kind: introspect.Refused, Addr: addr, Err: err})
 		if !errors.Is(err, ErrServerClosed) { // a connection that comes after Shutdown is not logged
-			s.peerLines.warn(lineRefused, func() []any { return []any{"peer", addr, "err", err} })
+			s.peerLines.Warn(loglimit.Refused, func() []any { return []any{"peer", addr, "err", err} })
 		}
 	}
 	if s.opts.Accept != nil {
@@ -741,13 +742,13 @@ func (sc *serverConn) ended(_ *mux.Conn, err error) {
 	s := sc.server
 	addr := sc.peer.Addr.String()
 	if preface, ok := errors.AsType[*mux.PrefaceError](err); ok {
-		s.peerLines.warn(lineForeign, func() []any { return []any{"peer", addr, "sent", firstbytes.Describe(preface.Got), "id", "YDL1101"} })
+		s.peerLines.Warn(loglimit.Foreign, func() []any { return []any{"peer", addr, "sent", firstbytes.Describe(preface.Got), "id", "YDL1101"} })
 	} else if breach, ok := errors.AsType[*mux.ProtocolError](err); ok {
-		s.peerLines.warn(lineBreach, func() []any { return []any{"peer", addr, "what", breach.What, "id", "YDL1106"} })
+		s.peerLines.Warn(loglimit.Breach, func() []any { return []any{"peer", addr, "what", breach.What, "id", "YDL1106"} })
 	} else if errors.Is(err, mux.ErrHandshake) {
-		s.peerLines.warn(lineSilent, func() []any { return []any{"peer", addr, "id", "YDL1102"} })
+		s.peerLines.Warn(loglimit.Silent, func() []any { return []any{"peer", addr, "id", "YDL1102"} })
 	} else if said, ok := errors.AsType[*Error](err); ok { // an Error of the transport
-		s.peerLines.warn(lineTransport, func() []any {
+		s.peerLines.Warn(loglimit.Transport, func() []any {
 			return []any{"peer", addr, "reason", strings.TrimPrefix(said.Message, addr+": "), "id", said.ID}
 		})
 	}
@@ -776,7 +777,7 @@ func asError(err error) *Error {
 // can name it.
 func (s *Server) noteHidden(method string, err error) uint64 {
 	n := s.hidden.Add(1)
-	s.peerLines.warn(lineHidden, func() []any { return []any{"hidden error", n, "method", method, "err", err} })
+	s.peerLines.Warn(loglimit.Hidden, func() []any { return []any{"hidden error", n, "method", method, "err", err} })
 	return n
 }
 

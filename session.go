@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/loglimit"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/wire"
@@ -519,7 +520,7 @@ func (ses *Session) ending(protocol string, err error, aborted bool) ConnEvent {
 		e.Kind, e.Err = introspect.Disconnected, nil
 	case readErr != nil && errors.Is(err, readErr): // the network has failed, and not the Protocol
 	default:
-		ses.server.peerLines.warn(lineBreach, func() []any {
+		ses.server.peerLines.Warn(loglimit.Breach, func() []any {
 			return []any{"peer", e.Addr, "protocol", protocol, "what", err.Error(), "id", "YDL1106"}
 		})
 	}

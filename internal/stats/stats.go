@@ -18,6 +18,13 @@ import (
 // Codes is how many outcomes are counted separately: success, which is 0, and the codes of errors.
 const Codes = int(catalogue.Unauthenticated) + 1
 
+// CodeNames are the names of the codes.
+var CodeNames = [Codes]string{
+	"ok", "canceled", "unknown", "invalid_argument", "deadline_exceeded", "not_found", "already_exists",
+	"permission_denied", "resource_exhausted", "failed_precondition", "aborted", "out_of_range", "unimplemented",
+	"internal", "unavailable", "data_loss", "unauthenticated",
+}
+
 // A Method counts the calls of a method, and learns whether they are short. The zero value has
 // counted no calls. A Method may be used concurrently.
 type Method struct {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package yodel
+// Package diagnose makes the answers of a server's diagnostic methods from what the process has
+// counted. It reads counters only, so that a call takes no part in it.
+package diagnose
 
 import (
 	"cmp"
@@ -17,23 +19,21 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// This file makes the answers of Server.Live.
-
-// maxLiveNumbers is how many numbers the series of an answer may have, so that it fits in a
+// maxNumbers is how many numbers the series of an answer may have, so that it fits in a
 // message.
-const maxLiveNumbers = 400_000
+const maxNumbers = 400_000
 
-// A liveReading is an answer that is being made.
-type liveReading struct {
+// A reading is an answer that is being made.
+type reading struct {
 	q      *introspect.LiveQuery
 	points int
 	series map[live.Key]*introspect.Series
 }
 
-// read adds the series that a query selects to an answer.
-func (l *liveServer) read(q *introspect.LiveQuery, out *introspect.Live) {
-	x := &liveReading{q: q, series: make(map[live.Key]*introspect.Series)}
-	out.Left = l.Read(out.Now, &live.Reader{
+// Series adds the series of r that a query selects to an answer.
+func Series(r *live.Recorder, q *introspect.LiveQuery, out *introspect.Live) {
+	x := &reading{q: q, series: make(map[live.Key]*introspect.Series)}
+	out.Left = r.Read(out.Now, &live.Reader{
 		Span:  q.Span,
 		Begin: func(length time.Duration, points int) { out.Step, x.points = length, points },
 		Point: x.point,
@@ -41,13 +41,13 @@ func (l *liveServer) read(q *introspect.LiveQuery, out *introspect.Live) {
 	x.finish(out)
 }
 
-func (x *liveReading) selects(k live.Key) bool {
+func (x *reading) selects(k live.Key) bool {
 	q := x.q
 	return (q.Side == "" || q.Side == k.Side) && (q.Method == "" || q.Method == k.Method) && (q.Peer == "" || q.Peer == k.Peer)
 }
 
 // of returns a series of the answer.
-func (x *liveReading) of(k live.Key) *introspect.Series {
+func (x *reading) of(k live.Key) *introspect.Series {
 	s := x.series[k]
 	if s == nil {
 		s = &introspect.Series{
@@ -63,7 +63,7 @@ func (x *liveReading) of(k live.Key) *introspect.Series {
 }
 
 // point adds a point of a series.
-func (x *liveReading) point(k live.Key, i int, step *live.Step) {
+func (x *reading) point(k live.Key, i int, step *live.Step) {
 	if !x.selects(k) {
 		return
 	}
@@ -75,7 +75,7 @@ func (x *liveReading) point(k live.Key, i int, step *live.Step) {
 		if n == 0 {
 			continue
 		}
-		name := codeNames[code]
+		name := stats.CodeNames[code]
 		if s.Errors == nil {
 			s.Errors = make(map[string][]uint64)
 		}
@@ -94,7 +94,7 @@ func (x *liveReading) point(k live.Key, i int, step *live.Step) {
 
 // finish adds the series to the answer, sorted. If they have too many numbers, it leaves out the
 // series with the fewest calls.
-func (x *liveReading) finish(out *introspect.Live) {
+func (x *reading) finish(out *introspect.Live) {
 	list := make([]*introspect.Series, 0, len(x.series))
 	for _, s := range x.series {
 		list = append(list, s)
@@ -108,7 +108,7 @@ func (x *liveReading) finish(out *introspect.Live) {
 		for _, histogram := range s.Latency {
 			numbers += 3 * len(histogram)
 		}
-		if numbers > maxLiveNumbers {
+		if numbers > maxNumbers {
 			out.Left += len(list) - i
 			list = list[:i]
 			break
@@ -131,8 +131,8 @@ func sum(numbers []uint64) (n uint64) {
 	return n
 }
 
-// processState returns the state of the process. It does not stop other goroutines.
-func processState(started time.Time) introspect.Process {
+// Process returns the state of the process. It does not stop other goroutines.
+func Process(started time.Time) introspect.Process {
 	p := introspect.Process{PID: os.Getpid(), Go: runtime.Version(), Started: started.Round(0).UTC(), CPU: live.ProcessorTime()}
 	p.Host, _ = os.Hostname() // an unknown name stays empty
 	if info, ok := debug.ReadBuildInfo(); ok {

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package loglimit logs what peers can cause at any rate: so many lines in a period, and then how
+// many were left out.
+package loglimit
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// A Kind is a kind of log line.
+type Kind int
+
+// The kinds of lines.
+const (
+	Refused Kind = iota
+	Foreign
+	Breach
+	Silent
+	Transport
+	Hidden
+	kinds
+)
+
+var texts = [kinds]string{
+	Refused:   "yodel: connection refused",
+	Foreign:   "yodel: a peer does not speak yodel",
+	Breach:    "yodel: a peer broke the protocol",
+	Silent:    "yodel: a peer connected and did not say what it speaks",
+	Transport: "yodel: the transport refused a peer",
+	Hidden:    "yodel: a call failed, and its caller does not see the error",
+}
+
+// At most perPeriod lines of each kind are logged in a period. The period begins with its
+// first line.
+const (
+	perPeriod = 10
+	period    = 10 * time.Second
+)
+
+// Lines logs faults of peers at a limited rate. Without Log it must not be used. It uses a constant
+// amount of memory, and dropping a line takes constant time. It may be used concurrently.
+type Lines struct {
+	Log *slog.Logger // set before the first line
+
+	mu     sync.Mutex
+	closed bool
+	kinds  [kinds]struct {
+		lines int         // in this period, including dropped ones
+		end   *time.Timer // ends the period; nil outside of one
+	}
+}
+
+// Warn logs a line, unless there were too many of its kind. It calls attrs only for a line that it
+// logs.
+func (p *Lines) Warn(kind Kind, attrs func() []any) {
+	if p.admit(kind) {
+		p.Log.Warn(texts[kind], attrs()...)
+	}
+}
+
+func (p *Lines) admit(kind Kind) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	k := &p.kinds[kind]
+	k.lines++
+	if k.end == nil && !p.closed {
+		k.end = time.AfterFunc(period, func() { p.endPeriod(kind) })
+	}
+	return k.lines <= perPeriod
+}
+
+// endPeriod logs how many lines of a kind were dropped, and resets the count.
+func (p *Lines) endPeriod(kind Kind) {
+	p.mu.Lock()
+	k := &p.kinds[kind]
+	leftOut := k.lines - perPeriod
+	k.lines = 0
+	if k.end != nil {
+		k.end.Stop()
+		k.end = nil
+	}
+	p.mu.Unlock()
+	if leftOut > 0 {
+		p.Log.Warn(texts[kind]+": more such lines were left out", "lines", leftOut)
+	}
+}
+
+// Flush ends all periods. Afterwards no timer is started.
+func (p *Lines) Flush() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	for kind := range kinds {
+		p.endPeriod(kind)
+	}
+}
