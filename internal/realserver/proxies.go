@@ -17,7 +17,7 @@ func Nginx(t testing.TB, upstream string) *Server {
 	t.Helper()
 	return Start(t, Program{
 		Name:    "nginx",
-		Install: "apt-get install --no-install-recommends nginx",
+		Install: "apt-get install --no-install-recommends nginx-light",
 		Find:    func() (string, error) { return look("nginx") },
 		Command: func(found, addr, folder string) (*exec.Cmd, error) {
 			config := filepath.Join(folder, "nginx.conf")
