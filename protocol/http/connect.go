@@ -87,6 +87,7 @@ func (x *exchange) passOn() bool {
 	if handler == nil || x.v.Kind() != "" {
 		return false
 	}
+	x.finished, x.r.Body = true, x.body.ReadCloser
 	handler.ServeHTTP(x.w, x.r)
 	return true
 }

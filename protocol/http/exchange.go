@@ -37,11 +37,14 @@ type exchange struct {
 	reply      []byte
 	packed     bool // reply is compressed
 	large      bool // the request is larger than most
-	reserved   int  // bytes that Session.Reserve counts until end
+	finished   bool // finish leaves the rest of the request alone
+	body       requestBody
+	reserved   int // bytes that Session.Reserve counts until end
 }
 
 func newExchange(c *router, w std.ResponseWriter, r *std.Request) *exchange {
 	x := &exchange{router: c, w: w, r: r, control: std.NewResponseController(w), session: c.session, limits: c.session.Limits()}
+	x.body.ReadCloser, r.Body = r.Body, &x.body
 	x.most, x.source = x.limits.MaxMessage, x.readBody
 	if n := c.protocol.opts.MaxRequest; n > 0 {
 		x.most = min(x.most, n)
@@ -229,11 +232,11 @@ func (x *exchange) readBody() *yodel.Error {
 	if n := x.r.ContentLength; n > int64(x.most) {
 		return x.tooLarge(n)
 	} else if n >= 0 {
-		e := x.readSized(int(n), x.paced(x.r.Body))
-		if e == nil {
-			x.unpace()
+		body := x.paced(x.r.Body)
+		if e := x.readSized(int(n), body); e != nil {
+			return e
 		}
-		return e
+		return x.readEnd(body)
 	}
 	b, reserved, e := x.readUnsized()
 	defer x.session.Release(reserved) // Admit counts it
@@ -269,6 +272,18 @@ func (x *exchange) readUnsized() (b []byte, reserved int, e *yodel.Error) {
 			b = append(make([]byte, 0, 2*cap(b)), b...)
 		}
 	}
+}
+
+// readEnd waits for the end of a request whose bytes were read. In HTTP/2 the end may come in a
+// frame of its own. If the response were sent before, net/http would reset the stream.
+func (x *exchange) readEnd(from *pacedReader) *yodel.Error {
+	if !x.body.ended.Load() {
+		if _, err := from.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			return x.unread(err)
+		}
+	}
+	x.unpace()
+	return nil
 }
 
 // name returns the name of the method, or that of the protocol if the request names none.
@@ -336,8 +351,9 @@ func (x *exchange) allowed(n int) time.Time {
 	return time.Now().Add(2*x.limits.KeepAlive + time.Duration(n)*time.Second/leastPace)
 }
 
-// within limits how long the client may take for n bytes of the reply.
+// within finishes the request, and limits how long the client may take for n bytes of the reply.
 func (x *exchange) within(n int) {
+	x.finish()
 	_ = x.control.SetWriteDeadline(x.allowed(n)) // without support for deadlines, the client ends the wait
 }
 

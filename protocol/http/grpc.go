@@ -19,6 +19,7 @@ type kind struct {
 	media            string // the content type, as the response has it
 	codec            string // yodel's name
 	encoding, accept string // the headers for compressions
+	bare             bool   // a response has only the headers of the protocol and of the method
 	serve            func(*exchange, kind)
 }
 
@@ -36,7 +37,8 @@ func kindOf(r *std.Request) kind {
 	} {
 		subtype, ok := strings.CutPrefix(media, family.prefix)
 		if ok && (subtype == "" || subtype[0] == '+' || strings.HasSuffix(family.prefix, "+")) {
-			return kind{family.title, media, httpwire.Codec(strings.TrimPrefix(subtype, "+")), family.encoding, family.accept, family.serve}
+			codec := httpwire.Codec(strings.TrimPrefix(subtype, "+"))
+			return kind{family.title, media, codec, family.encoding, family.accept, family.title == "gRPC", family.serve}
 		}
 	}
 	return kind{}
@@ -85,14 +87,25 @@ func (x *exchange) serveCall(k kind, in io.Reader, out io.Writer, web bool) {
 	st.endGRPC(e, web)
 }
 
-// endGRPC writes the trailer of the response, in gRPC-Web as the last message.
+// endGRPC writes the status and the trailer of the response. In gRPC-Web they are the last message,
+// because neither HTTP/1.1 nor a browser's fetch passes trailers on.
+//
+// If gRPC has sent neither a message nor a header, the response is Trailers-Only: one HEADERS frame
+// that ends the stream. Only such a response lets a client of gRPC repeat the call, because headers
+// commit it (gRFC A6).
 func (st *stream) endGRPC(e *yodel.Error, web bool) {
-	if err := st.start(); err != nil && e == nil {
-		e = st.v.Fail(err)
+	if call := st.v.Call(); web || len(call.Header()) > 0 {
+		if err := st.start(); err != nil && e == nil {
+			e = st.v.Fail(err)
+		}
 	}
 	prefix, h := std.TrailerPrefix, st.w.Header()
-	if web {
+	switch {
+	case web:
 		prefix, h = "", make(std.Header)
+	case !st.begun:
+		prefix = "" // without trailers and without a body, net/http sends one frame
+		st.describe()
 	}
 	if err := st.setMetadata(h, prefix, st.v.Call().Trailer); err != nil && e == nil {
 		e = st.v.Fail(err)

@@ -154,6 +154,7 @@ func (c *router) route(w std.ResponseWriter, r *std.Request) {
 	}
 	x := newExchange(c, w, r)
 	defer x.forget()
+	defer x.finish()
 	if path := c.protocol.opts.JSONRPC; path != "" && r.URL.Path == path || c.protocol.isRPCXJSON(r.Header) {
 		x.serveJSONRPC() //nolint:contextcheck // the context of a call is that of its session
 		return

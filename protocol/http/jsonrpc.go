@@ -81,11 +81,11 @@ func (x *exchange) readMessage() (message []byte, e *yodel.Error) {
 	}
 	x.reserved = int(n)
 	message = make([]byte, n)
-	if _, err := io.ReadFull(x.paced(x.r.Body), message); err != nil {
+	body := x.paced(x.r.Body)
+	if _, err := io.ReadFull(body, message); err != nil {
 		return nil, x.unread(err)
 	}
-	x.unpace()
-	return message, nil
+	return message, x.readEnd(body)
 }
 
 // refuseMessage answers a request whose message was not read.

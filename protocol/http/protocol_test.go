@@ -104,13 +104,16 @@ func (c *caller) Do(ctx context.Context, call *yodel.Call) error {
 		}
 		return e
 	}
-	status, message := response.Trailer.Get("Grpc-Status"), response.Trailer.Get("Grpc-Message")
-	code, err := strconv.Atoi(status)
+	trailer := response.Trailer
+	if len(reply) == 0 {
+		trailer = response.Header // the response is Trailers-Only
+	}
+	code, err := strconv.Atoi(trailer.Get("Grpc-Status"))
 	if err != nil {
-		return fmt.Errorf("status %s, trailer %v: %w", response.Status, response.Trailer, err)
+		return fmt.Errorf("status %s, trailer %v: %w", response.Status, trailer, err)
 	}
 	if code != 0 {
-		return &yodel.Error{Code: yodel.Code(code), Message: strings.ReplaceAll(message, "%25", "%")}
+		return &yodel.Error{Code: yodel.Code(code), Message: strings.ReplaceAll(trailer.Get("Grpc-Message"), "%25", "%")}
 	}
 	return json.Unmarshal(reply[5:], call.Reply)
 }

@@ -21,7 +21,7 @@ type stream struct {
 	kind       kind
 	from       httpwire.Reader
 	out        io.Writer
-	begun      bool // the header of the response is set
+	begun      bool // the header of the response is set, with the metadata of the call
 	timed      bool // the deadline for the rest of the response is set
 	receiveErr error
 	duplex     sync.Once
@@ -109,17 +109,33 @@ func (st *stream) start() error {
 	if st.begun {
 		return nil
 	}
-	st.begun = true
 	st.fullDuplex()
-	h := st.w.Header()
-	h["Content-Type"] = []string{st.kind.media}
+	st.describe()
 	if st.compressor != nil {
-		h[st.kind.encoding] = []string{st.encoding()}
+		st.w.Header()[st.kind.encoding] = []string{st.encoding()}
 	}
-	if all := st.compressions(); all != "" {
-		h[st.kind.accept] = []string{all}
+	if err := st.setHeader("", st.v.Call().Header()); err != nil {
+		return err
 	}
-	return st.setHeader("", st.v.Call().Header())
+	st.begun = true
+	return nil
+}
+
+// describe sets the content type of the response, and the compressions of the server. Libraries of
+// gRPC show their callers the headers that they do not know. So a bare response lists the
+// compressions only if the server refuses that of the request, and lacks the headers that net/http
+// adds. Proxies such as nginx also drop the trailers behind a content length of 0.
+func (st *stream) describe() {
+	h, k := st.w.Header(), st.kind
+	h["Content-Type"] = []string{k.media}
+	sent := st.r.Header.Get(k.encoding)
+	if all := st.compressions(); all != "" && (!k.bare || st.compressor == nil && sent != "" && sent != "identity") {
+		h[k.accept] = []string{all}
+	}
+	if k.bare {
+		h["Content-Length"], h["Date"] = nil, nil // net/http does not set a header that is present
+		delete(h, "Vary")
+	}
 }
 
 // SendHeader sends the header of the response at once.
@@ -297,7 +313,11 @@ func (st *stream) execute() *yodel.Error {
 		v.Stream = st
 	}
 	replies := kind == "unary" || kind == "upload"
-	if e = st.run(replies); e != nil || !replies {
+	e = st.run(replies)
+	if e == nil || !e.NotProcessed {
+		st.finished = true // the handler has decided how much of a stream it reads, and the client may wait for its end
+	}
+	if e != nil || !replies {
 		return e
 	}
 	if err := st.start(); err != nil {

@@ -355,8 +355,10 @@ func (v *conversation) open() error {
 	if v.failure != nil {
 		return v.failure
 	}
-	if md := httpwire.Metadata(h); len(md) > 0 {
-		v.call.SetHeader(md)
+	if h.Get(v.protocol.Status) == "" { // otherwise the metadata is the trailer: see Outcome
+		if md := httpwire.Metadata(h); len(md) > 0 {
+			v.call.SetHeader(md)
+		}
 	}
 	v.in = httpwire.Reader{From: v.response.Body, Max: v.link.Limits.MaxMessage}
 	return nil

@@ -89,12 +89,14 @@ func prefixed(h http.Header, prefix string) yodel.Metadata {
 }
 
 // SetMetadata adds metadata to h, with a prefix before each key. It fails if HTTP cannot carry a
-// key or a value.
+// key or a value, and adds nothing then.
 func SetMetadata(h http.Header, prefix string, md yodel.Metadata) error {
 	for key, value := range md {
 		if err := check(key, value); err != nil {
 			return err
 		}
+	}
+	for key, value := range md {
 		h[http.CanonicalHeaderKey(prefix+key)] = []string{value}
 	}
 	return nil
