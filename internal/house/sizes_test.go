@@ -45,7 +45,7 @@ var internalNames = []size{
 	internal("internal/catalogue", 38),  // the identifiers of errors
 	internal("internal/gobwire", 23),    // the types of an encoding
 	internal("internal/mux", 60),        // a connection, with its memory and its quota
-	internal("internal/realserver", 34), // one function for each server of the tests
+	internal("internal/realserver", 36), // one function for each server of the tests; nginx and HAProxy came last
 	internal("internal/thriftwire", 39), // the types of an encoding
 	internal("internal/wire", 84),       // the frames of the native protocol
 }
