@@ -231,6 +231,7 @@ func (v *Served) early() *Error {
 		err = in.session.ctx.Err() // a context that ends is done a moment before those made from it
 	}
 	switch {
+	case v.Refusal != nil: // a connection that fails ends the context too, and the refusal has the reason
 	case errors.Is(err, context.DeadlineExceeded), err == nil && !at.IsZero() && time.Until(at) <= 0:
 		return refusal("YDL1005", "%s: the deadline passed before the server could begin", in.call.Method)
 	case err != nil:
@@ -338,7 +339,7 @@ func (in *foreignCall) hide(told *Error) {
 	e, isError := errors.AsType[*Error](err)
 	code, isCode := errors.AsType[Code](err)
 	switch {
-	case isError && !e.relayed && !e.is(catalogue.OfClient|catalogue.AboutConnection):
+	case isError && !e.relayed && (!in.executed || !e.is(catalogue.OfClient|catalogue.AboutConnection)):
 		told.Message = shorten(e.Message, maxErrorText) // without the text of what wraps it
 		return
 	case !isError && told.ID != "": // the server has replaced an error of the context
