@@ -63,6 +63,7 @@ type Served struct {
 // A foreignCall is a serverCall of another protocol than yodel's.
 type foreignCall struct {
 	serverCall
+	served   *Served // that it is a part of
 	session  *Session
 	handling foreignContext
 	cancel   context.CancelCauseFunc
@@ -99,7 +100,7 @@ func (x *foreignContext) Value(key any) any {
 func (ses *Session) Begin(method string, codec Codec, compressor Compressor) *Served {
 	v := new(Served)
 	in := &v.in
-	in.session, in.server, in.peer, in.protocol = ses, ses.server, ses.Peer, in
+	in.session, in.server, in.peer, in.protocol, in.served = ses, ses.server, ses.Peer, in, v
 	in.as = ses.bind(method, codec, compressor, false, ses.Peer.Name)
 	in.method = in.as.find()
 	in.call.Method, in.call.in, in.call.Codec, in.call.Compressor = in.as.name, &in.serverCall, codec, compressor
@@ -279,7 +280,7 @@ func (v *Served) Run() *Error {
 	case in.running.Swap(true):
 		return v.misused("ran the call twice")
 	}
-	in.body, in.compressed, in.owned, in.plain, in.served = v.Body, v.Compressed, v.Owned, v.Plain, v
+	in.body, in.compressed, in.owned, in.plain = v.Body, v.Compressed, v.Owned, v.Plain
 	in.taken = clock()
 	in.call.began = in.taken
 	if in.method != nil && in.method.kind != wire.Unary && v.Stream != nil {

@@ -30,7 +30,6 @@ type serverCall struct {
 	method   *method // nil if the server has no such method
 	protocol protocolCall
 	stream   messageStream // nil for a unary call
-	served   *Served       // nil in yodel's own protocol
 
 	body         []byte      // the received request, valid until done
 	compressed   bool        // body is compressed with as.pack
@@ -351,7 +350,7 @@ func (c *serverCall) decode() error {
 	if e := c.check(); e != nil {
 		return e
 	}
-	if c.served != nil && c.served.Transform != nil && c.method.takesOne() {
+	if v := c.served(); v != nil && v.Transform != nil && c.method.takesOne() {
 		if _, err := c.call.Body(); err != nil {
 			return err
 		}
@@ -387,10 +386,18 @@ func (c *serverCall) decode() error {
 
 // check returns why the call cannot succeed, whatever its body is, or nil.
 func (c *serverCall) check() *Error {
-	if c.served != nil && c.served.Refusal != nil {
-		return c.served.Refusal
+	if v := c.served(); v != nil && v.Refusal != nil {
+		return v.Refusal
 	}
 	return c.as.check(c.method)
+}
+
+// served returns the Served of a call in another protocol than yodel's, or nil.
+func (c *serverCall) served() *Served {
+	if in, ok := c.protocol.(*foreignCall); ok {
+		return in.served
+	}
+	return nil
 }
 
 // takesOne reports whether the request of a call of m is one message.
@@ -398,7 +405,7 @@ func (m *method) takesOne() bool { return m.kind == wire.Unary || m.kind == wire
 
 // transform replaces the decompressed body by the result of Served.Transform, once.
 func (c *serverCall) transform() error {
-	v := c.served
+	v := c.served()
 	if v == nil || v.Transform == nil {
 		return nil
 	}
