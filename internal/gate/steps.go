@@ -32,9 +32,9 @@ type step struct {
 	err  error
 }
 
-// A step ends with an error after patience times its bound, and all steps together fail after half
-// as much again as the sum of their bounds. In between, the table says which step was slow: a slow
-// machine must not fail a run by chance.
+// A step ends with an error after patience times its bound, and all steps together fail after twice
+// the sum of their bounds. In between, the table says which step was slow: a slow machine must not
+// fail a run by chance.
 const patience = 3
 
 // readSteps reads a file of steps. Empty lines and lines that begin with # are comments.
@@ -168,8 +168,8 @@ func finish(out io.Writer, steps []step, took time.Duration, outcomes []outcome)
 		fmt.Fprintf(out, "%-14s %7.0f %7.0f  %s\n", s.name, s.took.Seconds(), s.bound.Seconds(), result)
 	}
 	result := "ok"
-	if took > bound+bound/2 {
-		result, err = "failed: more than half as much again as its bound", errReported
+	if took > 2*bound {
+		result, err = "failed: more than twice its bound", errReported
 	} else if err != nil {
 		result = "failed"
 	}
