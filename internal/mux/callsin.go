@@ -124,6 +124,7 @@ func (ci *callsIn) leaveTableLocked(r *Request) {
 	ci.inBytes -= r.bytes
 	if r.collected != nil { // the rest of the request will not arrive
 		r.collected.dropLocked()
+		r.collected = nil // the owner's state of the request may remain in memory
 	}
 	ci.giveLocked(r.memory)
 	r.memory = 0

@@ -5,6 +5,7 @@ package mux
 import (
 	"errors"
 	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
@@ -21,11 +22,12 @@ import (
 // complete.
 type collector struct {
 	c       *Conn
-	buf     []byte // begins with the header of the opening frame
-	want    int    // the length of buf when all pieces have arrived
-	err     error  // why the message cannot be read: a broken piece, or no memory
-	taken   int    // bytes counted for buf; guarded by Conn.mu
-	dropped bool   // the message is no longer wanted; guarded by Conn.mu
+	buf     []byte      // begins with the header of the opening frame
+	want    int         // the length of buf when all pieces have arrived
+	err     error       // why the message cannot be read: a broken piece, or no memory
+	taken   int         // bytes counted for buf; guarded by Conn.mu
+	filling bool        // the reader reads a piece directly into buf; guarded by Conn.mu
+	dropped atomic.Bool // the message is no longer wanted; changed with Conn.mu held
 }
 
 // unwanted is the collector of all messages that no caller waits for. It collects nothing.
@@ -53,12 +55,13 @@ func (rd *reader) collect(r *Request, h wire.Header, frame, msg []byte) bool {
 	if r.Fields != nil {
 		r.bytes = int(min(r.Fields.Size, math.MaxInt))
 	}
-	r.collected = new(collector) // so that the table shows it as incomplete
+	p := new(collector)
+	r.collected = p // so that the table shows it as incomplete
 	if ok, alive := rd.accept(r); !ok {
 		return alive
 	}
-	r.collected.begin(rd.c, h, r.bytes, frame, msg)
-	return rd.collected(h, r.collected)
+	p.begin(rd.c, h, r.bytes, frame, msg)
+	return rd.collected(h, p)
 }
 
 // collected refuses a request for which there is no memory. The part that has arrived is dropped,
@@ -145,7 +148,7 @@ func (p *collector) grow(n int) bool {
 	c := p.c
 	c.mu.Lock()
 	switch {
-	case p.dropped:
+	case p.dropped.Load():
 		p.err = ErrCallerGone
 	case !c.memory.take(n):
 		p.err = ErrMemory
@@ -162,7 +165,7 @@ func (p *collector) grow(n int) bool {
 	p.buf = buf
 	if old > 0 {
 		c.mu.Lock()
-		if !p.dropped {
+		if !p.dropped.Load() {
 			p.taken, old = n, p.taken-n
 			c.memory.give(old)
 		}
@@ -171,7 +174,8 @@ func (p *collector) grow(n int) bool {
 	return true
 }
 
-// drop uncounts the memory of a message that is no longer wanted.
+// drop uncounts the memory of a message that is no longer wanted. The table of calls must no longer
+// have the collector, so that the memory is garbage then.
 func (p *collector) drop() {
 	if p.c != nil {
 		p.c.mu.Lock()
@@ -181,10 +185,14 @@ func (p *collector) drop() {
 }
 
 func (p *collector) dropLocked() {
-	if p == nil || p.c == nil || p.dropped {
+	if p == nil || p.c == nil || p.dropped.Load() {
 		return
 	}
-	p.dropped = true
+	p.dropped.Store(true)
+	if p.filling { // the reader holds the memory, and uncounts it in letGo
+		p.c.memory.keep(p.taken)
+		return
+	}
 	p.c.memory.give(p.taken)
 	p.taken = 0
 }
@@ -286,7 +294,8 @@ func (rd *reader) wholeRequest(id uint32, p *collector) bool {
 	}
 	r.collected = nil
 	r.memory += p.taken
-	p.dropped, p.taken = true, 0
+	p.dropped.Store(true)
+	p.taken = 0
 	c.mu.Unlock()
 	r.whole(p)
 	c.callsIn.dispatch(r)

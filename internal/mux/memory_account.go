@@ -100,9 +100,12 @@ func (h *holding) force(n int) {
 // holdUntilEnd counts n bytes that are held until the connection ends. A negative n uncounts bytes.
 // It returns false if the bytes must not be allocated.
 func (h *holding) holdUntilEnd(n int) bool {
-	if !h.take(n) {
-		return false
-	}
+	return h.take(n) && h.keep(n)
+}
+
+// keep makes n bytes that are counted count until the connection ends. If it has ended, keep
+// uncounts them and returns false.
+func (h *holding) keep(n int) bool {
 	h.mu.Lock()
 	ended := h.closed.Load()
 	if !ended {

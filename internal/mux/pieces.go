@@ -9,8 +9,8 @@ import "github.com/yodel-rpc/yodel/internal/wire"
 // A piece is a Data frame that has arrived in part. Its rest is read directly into the message.
 type piece struct {
 	h    wire.Header
-	of   *collector
-	left int // bytes that have not arrived
+	of   *collector // unwanted if the message was dropped meanwhile: the rest is then discarded
+	left int        // bytes that have not arrived
 }
 
 const (
@@ -48,10 +48,53 @@ func (rd *reader) readStraight(h wire.Header) {
 	}
 	p.buf = append(p.buf, begun...)
 	rd.r = rd.w
-	rd.piece = piece{h: h, of: p, left: left}
+	rd.fill(piece{h: h, of: p, left: left})
 	if rd.ahead == nil && vectored && rd.c.socket != nil {
 		rd.ahead = &readAhead{in: newScatterer(rd.c.socket)}
 	}
+}
+
+// fill makes the next reads fill the rest of a piece. Until letGo, the reader holds the memory of
+// the message.
+func (rd *reader) fill(p piece) {
+	rd.c.mu.Lock()
+	p.of.filling = true
+	rd.c.mu.Unlock()
+	rd.piece = p
+}
+
+// letGo ends fill. If the message was dropped meanwhile, its memory is garbage now.
+func (rd *reader) letGo() {
+	p := rd.piece.of
+	rd.piece = piece{}
+	if p == unwanted {
+		return
+	}
+	c := rd.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p.filling = false
+	if p.dropped.Load() {
+		c.memory.keep(-p.taken)
+		c.memory.give(p.taken)
+		p.taken = 0
+	}
+}
+
+// fills reports whether the next read must fill the rest of a piece. If the message was dropped,
+// the rest is read into the buffer and discarded, as other bytes without a use are. A peer that
+// sends the rest slowly would hold the memory of the whole message otherwise.
+func (rd *reader) fills() bool {
+	if rd.piece.left == 0 || rd.piece.of == unwanted {
+		return false
+	}
+	if rd.piece.of.dropped.Load() {
+		h, left := rd.piece.h, rd.piece.left
+		rd.letGo()
+		rd.piece = piece{h: h, of: unwanted, left: left}
+		return false
+	}
+	return true
 }
 
 // A readAhead reads several pieces at once.
@@ -130,7 +173,7 @@ func (rd *reader) gotPieces(parts [][]byte, n int) bool {
 		}
 		n -= wire.HeaderSize
 		parts = parts[1:]
-		rd.piece = piece{h: want, of: of, left: int(want.Len)}
+		rd.fill(piece{h: want, of: of, left: int(want.Len)})
 		if n == 0 {
 			return true
 		}
@@ -160,12 +203,14 @@ func (rd *reader) moveToBuffer(parts [][]byte, n int) {
 // grew handles n bytes of a piece that have arrived. It returns false when this reader is done.
 func (rd *reader) grew(n int) bool {
 	p := &rd.piece
-	p.of.buf = p.of.buf[:len(p.of.buf)+n]
+	if p.of != unwanted {
+		p.of.buf = p.of.buf[:len(p.of.buf)+n]
+	}
 	if p.left -= n; p.left > 0 {
 		return true
 	}
 	h, of := p.h, p.of
-	rd.piece = piece{}
+	rd.letGo()
 	rd.c.count.framesIn.Add(1)
 	return rd.added(h, of)
 }

@@ -93,7 +93,7 @@ func (rd *reader) read() (left bool) {
 		}
 		rd.inline = 0
 		n, err := 0, rd.err
-		if err == nil && rd.piece.left > 0 && rd.ahead != nil {
+		if err == nil && rd.ahead != nil && rd.fills() {
 			var alive bool
 			if alive, err = rd.readPieces(); !alive {
 				return false
@@ -119,10 +119,13 @@ func (rd *reader) read() (left bool) {
 
 // space returns the memory for the next bytes.
 func (rd *reader) space() []byte {
-	if rd.piece.left > 0 {
+	if rd.fills() {
 		return rd.piece.space()
 	}
 	rd.makeRoom()
+	if left := rd.piece.left; left > 0 { // the buffer is empty
+		return rd.buf[:min(len(rd.buf), left)]
+	}
 	return rd.buf[rd.w:rd.limit()]
 }
 
