@@ -34,6 +34,7 @@ type connection struct {
 	closed   chan struct{} // closed when net/http has closed the connection, or the code that hijacked it
 	closing  sync.Once     // closes closed
 	hijacked atomic.Bool   // Options.Handler owns the connection
+	flooded  atomic.Bool   // the client has reset too many requests: see resets
 	watches  watches       // calls of the health protocol
 	draining atomic.Bool   // Close does nothing, because http.Server.Shutdown calls it for connections without requests
 
@@ -48,11 +49,18 @@ type connection struct {
 	over     bool         // Read and Write fail; guarded by using
 }
 
+// forever is the time of deadlines that end nothing. Net/http keeps nothing of a stream of HTTP/2
+// that the client resets if the deadlines of the stream were set from its beginning: it stops their
+// timers then, and never starts a stopped timer again. For a deadline that is set later it makes a
+// timer, and if the client has reset the stream before that, the timer keeps the stream in memory
+// until it fires.
+const forever = 100 * 365 * 24 * time.Hour
+
 // maxStreams is the largest number of requests that an HTTP/2 client may have open on a connection.
 const maxStreams = 1024
 
 func newConnection(ctx context.Context, p *Protocol, s *yodel.Session) *connection {
-	c := &connection{router: router{p, s}, conn: s.AsConn(), tls: s.Peer.TLS(), tracked: make(chan struct{}), closed: make(chan struct{}), refuse: make(chan struct{})}
+	c := &connection{router: router{protocol: p, session: s, own: true}, conn: s.AsConn(), tls: s.Peer.TLS(), tracked: make(chan struct{}), closed: make(chan struct{}), refuse: make(chan struct{})}
 	limits := s.Limits()
 	var protocols std.Protocols
 	protocols.SetHTTP1(true)
@@ -61,6 +69,8 @@ func newConnection(ctx context.Context, p *Protocol, s *yodel.Session) *connecti
 		Handler:           c,
 		Protocols:         &protocols,
 		ReadHeaderTimeout: limits.Handshake,
+		ReadTimeout:       forever, // see forever
+		WriteTimeout:      forever,
 		MaxHeaderBytes:    limits.MaxMetadata + 8<<10, // and the headers of HTTP itself
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ConnState:         func(_ net.Conn, state std.ConnState) { c.state(ctx, state) },
@@ -105,6 +115,9 @@ func (c *connection) serve() error {
 	c.using.Lock() // conn is closed, so that nothing holds it for long
 	c.over = true
 	c.using.Unlock()
+	if c.flooded.Load() {
+		return errFlooded
+	}
 	return nil
 }
 
@@ -195,6 +208,14 @@ func (c *connection) ServeHTTP(w std.ResponseWriter, r *std.Request) {
 		r.TLS = c.tls
 	}
 	c.route(w, r)
+	if r.ProtoMajor < 2 {
+		return
+	}
+	if r.Context().Err() == nil {
+		c.resets.replied()
+	} else if c.resets.add(time.Now()) && !c.flooded.Swap(true) {
+		_ = c.conn.Close() // serve has the reason
+	}
 }
 
 // Accept implements net.Listener. It returns the connection of the session, and then waits until
@@ -242,7 +263,7 @@ func (c *closer) Read(b []byte) (int, error) {
 func (c *closer) Write(b []byte) (int, error) {
 	c.using.RLock()
 	defer c.using.RUnlock()
-	if c.over {
+	if c.over || c.flooded.Load() {
 		return 0, net.ErrClosed
 	}
 	return c.conn.Write(b)

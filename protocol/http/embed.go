@@ -33,7 +33,7 @@ func (p *Protocol) Handler(s *yodel.Server) std.Handler {
 	return std.HandlerFunc(func(w std.ResponseWriter, r *std.Request) {
 		err := s.ServeSession(peerOf(r), func(ses *yodel.Session) {
 			ses.HideErrors = !p.opts.ExposeErrors
-			(&router{p, ses}).route(w, r)
+			(&router{protocol: p, session: ses}).route(w, r)
 		})
 		if err != nil {
 			w.Header().Set("Connection", "close")

@@ -89,7 +89,7 @@ func (st *events) Send(ctx context.Context, body []byte, _ bool) error {
 	if err := st.start(); err != nil {
 		return err
 	}
-	defer until(ctx, st.control.SetWriteDeadline)()
+	defer st.until(ctx, st.control.SetWriteDeadline)()
 	_, err := fmt.Fprintf(st.w, "data: %s\n\n", lines.Replace(string(body)))
 	if err == nil {
 		err = st.control.Flush()
@@ -97,6 +97,7 @@ func (st *events) Send(ctx context.Context, body []byte, _ bool) error {
 	if err != nil {
 		return ended(ctx, err)
 	}
+	st.router.resets.replied()
 	return nil
 }
 

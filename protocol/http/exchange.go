@@ -293,13 +293,9 @@ func (x *exchange) allowed(n int) time.Time {
 	return time.Now().Add(2*x.limits.KeepAlive + time.Duration(n)*time.Second/leastPace)
 }
 
-// within limits how long the client may take for n bytes of the reply. It sets no deadline if the
-// client has left: net/http stops the timers of a stream when the client resets it, and a timer
-// that is set afterwards keeps the stream in memory until it fires.
+// within limits how long the client may take for n bytes of the reply.
 func (x *exchange) within(n int) {
-	if x.r.Context().Err() == nil {
-		_ = x.control.SetWriteDeadline(x.allowed(n)) // without support for deadlines, the client ends the wait
-	}
+	_ = x.control.SetWriteDeadline(x.allowed(n)) // without support for deadlines, the client ends the wait
 }
 
 // A pacedReader reads a message of the request in pieces, each of which must arrive in time. So the
@@ -317,9 +313,7 @@ func (x *exchange) paced(from io.Reader) *pacedReader { return &pacedReader{exch
 func (r *pacedReader) Read(b []byte) (int, error) {
 	if r.due == 0 {
 		r.due = min(max(int(2*r.limits.KeepAlive*leastPace/time.Second), leastPace), 256<<10)
-		if r.r.Context().Err() == nil { // as in within
-			_ = r.control.SetReadDeadline(r.allowed(r.due))
-		}
+		_ = r.control.SetReadDeadline(r.allowed(r.due))
 	}
 	n, err := r.from.Read(b[:min(len(b), r.due)])
 	r.due -= n
@@ -327,7 +321,25 @@ func (r *pacedReader) Read(b []byte) (int, error) {
 }
 
 // unpace ends the deadline of a pacedReader.
-func (x *exchange) unpace() { _ = x.control.SetReadDeadline(time.Time{}) }
+func (x *exchange) unpace() { _ = x.control.SetReadDeadline(x.never()) }
+
+// never returns the deadline that ends nothing: see forever. An http.Server of the program may have
+// set none, and then a deadline of forever would keep the stream for that time.
+func (x *exchange) never() time.Time {
+	if x.router.own {
+		return time.Now().Add(forever)
+	}
+	return time.Time{}
+}
+
+// forget ends the deadlines of a request that the client has reset, if the http.Server of the
+// program has not set them from the beginning.
+func (x *exchange) forget() {
+	if !x.router.own && x.r.Context().Err() != nil {
+		_ = x.control.SetReadDeadline(time.Time{})
+		_ = x.control.SetWriteDeadline(time.Time{}) // as above
+	}
+}
 
 // setHeader adds metadata of the reply to the header of the response.
 func (x *exchange) setHeader(prefix string, md yodel.Metadata) error {

@@ -140,6 +140,8 @@ func (p *Protocol) Serve(ctx context.Context, s *yodel.Session) error {
 type router struct {
 	protocol *Protocol
 	session  *yodel.Session
+	own      bool // the http.Server is that of a connection of this package
+	resets   resets
 }
 
 // route serves one request.
@@ -148,6 +150,7 @@ func (c *router) route(w std.ResponseWriter, r *std.Request) {
 		return
 	}
 	x := newExchange(c, w, r)
+	defer x.forget()
 	if path := c.protocol.opts.JSONRPC; path != "" && r.URL.Path == path || c.protocol.isRPCXJSON(r.Header) {
 		x.serveJSONRPC() //nolint:contextcheck // the context of a call is that of its session
 		return

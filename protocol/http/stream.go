@@ -65,7 +65,7 @@ const grace = 100 * time.Millisecond
 
 // until interrupts a read or a write when ctx ends before the call does. Set sets its deadline. The
 // caller calls release afterwards.
-func until(ctx context.Context, set func(time.Time) error) (release func()) {
+func (x *exchange) until(ctx context.Context, set func(time.Time) error) (release func()) {
 	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(done)
@@ -76,7 +76,7 @@ func until(ctx context.Context, set func(time.Time) error) (release func()) {
 	return func() {
 		if !stop() {
 			<-done
-			_ = set(time.Time{}) // as above
+			_ = set(x.never()) // as above
 		}
 	}
 }
@@ -122,7 +122,7 @@ func (st *stream) Send(ctx context.Context, body []byte, compressed bool) error 
 	if err := st.start(); err != nil {
 		return err
 	}
-	defer until(ctx, st.control.SetWriteDeadline)()
+	defer st.until(ctx, st.control.SetWriteDeadline)()
 	var flags byte
 	if compressed {
 		flags = httpwire.FlagCompressed
@@ -134,6 +134,7 @@ func (st *stream) Send(ctx context.Context, body []byte, compressed bool) error 
 	if err != nil {
 		return ended(ctx, err)
 	}
+	st.router.resets.replied()
 	return nil
 }
 
@@ -161,7 +162,7 @@ func (st *stream) Receive(ctx context.Context) (body []byte, compressed bool, er
 		return nil, false, st.receiveErr
 	}
 	if st.release == nil {
-		st.release = until(ctx, st.readUntil) // ctx is that of the whole call
+		st.release = st.until(ctx, st.readUntil) // ctx is that of the whole call
 	}
 	flags, body, err := st.next()
 	switch {

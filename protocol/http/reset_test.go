@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package http_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	std "net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// A rawHTTP2 is a client of HTTP/2 that sends frames.
+type rawHTTP2 struct {
+	t    testing.TB
+	conn net.Conn
+	next uint32
+	out  []byte
+}
+
+func dialHTTP2(t testing.TB, addr string) *rawHTTP2 {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	must(t, err)
+	t.Cleanup(func() { conn.Close() })
+	must(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	c := &rawHTTP2{t: t, conn: conn, next: 1, out: []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")}
+	c.frame(4, 0, 0, "")
+	return c
+}
+
+func (c *rawHTTP2) frame(kind, flags byte, stream uint32, payload string) {
+	c.out = append(c.out, byte(len(payload)>>16), byte(len(payload)>>8), byte(len(payload)), kind, flags)
+	c.out = append(binary.BigEndian.AppendUint32(c.out, stream), payload...)
+}
+
+// flush sends the frames. It reports whether the connection takes them.
+func (c *rawHTTP2) flush() bool {
+	_, err := c.conn.Write(c.out)
+	c.out = c.out[:0]
+	return err == nil
+}
+
+const endStream, endHeaders = 1, 4
+
+// An openedRequest is how far a client gets with a request before it resets the stream.
+type openedRequest struct {
+	path, media string
+	body        string
+	whole       bool // the request is complete
+	length      int  // the header Content-Length; 0 for none
+}
+
+// reset opens a stream and resets it at once.
+func (c *rawHTTP2) reset(r openedRequest) {
+	id := c.next
+	c.next += 2
+	c.request(id, r)
+	c.frame(3, 0, id, "\x00\x00\x00\x08") // CANCEL
+}
+
+func (c *rawHTTP2) request(id uint32, r openedRequest) {
+	var block strings.Builder
+	fields := []string{":method", "POST", ":scheme", "http", ":path", r.path, ":authority", "a", "content-type", r.media}
+	if r.length > 0 {
+		fields = append(fields, "content-length", fmt.Sprint(r.length))
+	}
+	for i, text := range fields {
+		if i%2 == 0 {
+			block.WriteByte(0) // a literal
+		}
+		block.WriteByte(byte(len(text)))
+		block.WriteString(text)
+	}
+	flags := byte(endHeaders)
+	if r.whole && r.body == "" {
+		flags |= endStream
+	}
+	c.frame(1, flags, id, block.String())
+	if r.body != "" {
+		flags = 0
+		if r.whole {
+			flags = endStream
+		}
+		c.frame(0, flags, id, r.body)
+	}
+}
+
+// awaitPong waits until the server has handled all frames.
+func (c *rawHTTP2) awaitPong() {
+	c.t.Helper()
+	c.frame(6, 0, 0, "a ping. ")
+	if !c.flush() {
+		c.t.Fatal("the connection has ended")
+	}
+	var head [9]byte
+	for head[3] != 6 || head[4] != 1 {
+		if _, err := io.ReadFull(c.conn, head[:]); err != nil {
+			c.t.Fatalf("waiting for the answer to a ping: %v", err)
+		}
+		_, err := io.CopyN(io.Discard, c.conn, int64(head[0])<<16|int64(head[1])<<8|int64(head[2]))
+		must(c.t, err)
+	}
+}
+
+// envelope returns a message of gRPC or Connect.
+func envelopeOf(message string) string {
+	return string(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message)))) + message
+}
+
+func liveHeap() int64 {
+	var m runtime.MemStats
+	for range 2 {
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// Of a request that the client has reset nothing stays in memory, however far the request had come,
+// although its connection lives on and the times for slow clients are long.
+func TestResetRequestsAreForgotten(t *testing.T) {
+	const requests = 4000 // per connection; more in a row would end it
+	paths := []string{"/Test/Echo", "/Test/Watch", "/Test/Gather", "/Test/Chat", "/Test/Nothing"}
+	message := `{"text":"hello"}`
+	envelope := envelopeOf(message)
+	large := envelopeOf(strings.Repeat("x", 20_000))[:1000]
+	for _, test := range []struct {
+		name     string
+		requests []openedRequest
+	}{
+		{"header only", []openedRequest{
+			{media: "application/json"}, {media: "application/json", length: 1000}, {media: "application/grpc+json"}, {media: "application/connect+json"},
+		}},
+		{"part of the body", []openedRequest{
+			{media: "application/json", body: message[:5]}, {media: "application/json", body: message[:5], length: len(message)},
+			{media: "application/grpc+json", body: envelope[:3]}, {media: "application/grpc+json", body: envelope[:10]}, {media: "application/grpc+json", body: large},
+			{media: "application/connect+json", body: envelope[:3]}, {media: "application/connect+json", body: envelope[:10]}, {media: "application/connect+json", body: large},
+		}},
+		{"all but the end", []openedRequest{
+			{media: "application/json", body: message}, {media: "application/grpc+json", body: envelope}, {media: "application/connect+json", body: envelope},
+		}},
+		{"whole", []openedRequest{
+			{media: "application/json", whole: true}, {media: "application/json", body: message, whole: true}, {media: "application/json", body: message, length: len(message), whole: true},
+			{media: "application/grpc+json", body: envelope, whole: true}, {media: "application/connect+json", body: envelope, whole: true},
+		}},
+	} {
+		for _, conns := range []int{1, 8} {
+			t.Run(fmt.Sprintf("%s, %d connections", test.name, conns), func(t *testing.T) {
+				s := newSite(t, nil, yodel.ServerOptions{})
+				go func() {
+					for { // the handlers of the site report their ends
+						select {
+						case <-s.ended:
+						case <-t.Context().Done():
+							return
+						}
+					}
+				}()
+				before := liveHeap()
+				for range 5 { // until the memory of the test before is free
+					<-time.After(20 * time.Millisecond)
+					before = min(before, liveHeap())
+				}
+				var all sync.WaitGroup
+				clients := make([]*rawHTTP2, conns)
+				for i := range clients {
+					c := dialHTTP2(t, s.addr)
+					clients[i] = c
+					all.Go(func() {
+						for n := range requests {
+							r := test.requests[n%len(test.requests)]
+							r.path = paths[n/len(test.requests)%len(paths)]
+							if c.reset(r); n%500 == 499 { // so many at once that net/http handles many resets first
+								c.flush()
+							}
+						}
+					})
+				}
+				all.Wait()
+				for _, c := range clients {
+					c.awaitPong()
+				}
+				left := int64(0)
+				eventually(t, "the requests are forgotten", func() bool {
+					left = liveHeap() - before
+					return left < int64(conns)*500_000
+				})
+				t.Logf("%d KiB are left of each connection", left>>10/int64(conns))
+			})
+		}
+	}
+}
+
+// logOf collects lines of a log.
+type logOf struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logOf) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(line)
+}
+
+func (l *logOf) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// A connection on which thousands of requests are reset in a row ends, and the log says why. One
+// whose client gets a reply or a message of a stream now and then lives on.
+func TestManyResetsInARowEndTheConnection(t *testing.T) {
+	for name, test := range map[string]struct {
+		between openedRequest // after every 1000 requests
+		ends    bool
+	}{
+		"only resets":        {openedRequest{path: "/Test/Echo", media: "application/json"}, true},
+		"a reply":            {openedRequest{path: "/Test/Echo", media: "application/json", body: `{"text":"hello"}`, whole: true}, false},
+		"a message of gRPC":  {openedRequest{path: "/Test/Endless", media: "application/grpc+json", body: envelopeOf(`{"text":"hello"}`), whole: true}, false},
+		"an unfinished call": {openedRequest{path: "/Test/Long", media: "application/json", body: `{"text":"hello"}`, whole: true}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log logOf
+			s := newSite(t, nil, yodel.ServerOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			c := dialHTTP2(t, s.addr)
+			ended := make(chan error, 1)
+			go func() {
+				_, err := io.Copy(io.Discard, c.conn)
+				ended <- err
+			}()
+			requests := 8000
+			if test.ends { // on a busy machine, 5000 may take longer than the time in which they count
+				requests = 200_000
+			}
+			for i := range requests {
+				if i%1000 == 0 {
+					c.request(c.next, test.between)
+					c.next += 2
+				}
+				if c.reset(openedRequest{path: "/Test/Echo", media: "application/json"}); i%50 == 49 && !c.flush() {
+					break
+				}
+			}
+			if test.ends {
+				receive(t, ended)
+				eventually(t, "the log has the reason", func() bool { return strings.Contains(log.String(), "has reset 5000 requests") })
+				if n := strings.Count(log.String(), "has reset"); n != 1 {
+					t.Errorf("the log has %d lines about it:\n%s", n, log.String())
+				}
+			} else {
+				select {
+				case err := <-ended:
+					t.Errorf("the connection has ended (%v):\n%s", err, log.String())
+				case <-time.After(300 * time.Millisecond):
+				}
+			}
+			// others are served
+			s.post(client(t, true), "/Test/Echo", `{"text":"hello"}`, "Content-Type", "application/json").is(t, std.StatusOK, `{"text":"hello"}`)
+		})
+	}
+}
