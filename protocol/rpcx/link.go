@@ -22,6 +22,7 @@ type link struct {
 	wire     *wire
 	limits   yodel.Limits
 	addr     string
+	memory   pipelined.Memory
 	frames   frameReader // for next
 	received atomic.Int64
 	pushes   *pushes // nil if nobody wants them
@@ -58,11 +59,7 @@ func (l *link) Do(ctx context.Context, call *yodel.Call) error {
 	if err != nil || call.OneWay {
 		return err
 	}
-	r, err := l.Await(ctx, p)
-	if err != nil {
-		return err
-	}
-	return l.take(r, q, call)
+	return l.Await(ctx, p, func(r *reply) error { return l.take(r, q, call) })
 }
 
 // prepare returns the request for a call, without its payload.
@@ -239,6 +236,7 @@ func (l *link) decode(r *reply, q *request, call *yodel.Call) error {
 		if body, err = l.unpack(r, q, call); err != nil {
 			return err
 		}
+		defer l.memory.Release(len(body))
 	}
 	if raw {
 		encoded.Body = body
@@ -262,8 +260,10 @@ func (l *link) unpack(r *reply, q *request, call *yodel.Call) ([]byte, error) {
 	if r.compressType() != 1 || q.compressor == nil {
 		return nil, l.unreadable(call, fmt.Errorf("it has the compress type %d, for which the call has no compressor", r.compressType()))
 	}
-	body, err := q.compressor.Decompress(nil, r.body, l.limits.MaxDecompressed)
+	body, err := pipelined.Unpack(q.compressor, r.body, l.limits.MaxDecompressed, l.memory)
 	switch {
+	case errors.Is(err, pipelined.ErrMemory):
+		return nil, pipelined.NoMemory(l.addr)
 	case errors.Is(err, yodel.ErrTooLarge):
 		return nil, &yodel.Error{
 			Code: yodel.ResourceExhausted, ID: "YDL2204",
@@ -298,10 +298,15 @@ func (l *link) next() error {
 		r.err = tooLarge("YDL2203", "%s: the reply from %s: %s", h.name(), l.addr, h.excess)
 		err = l.frames.skip(h.payload)
 	default:
-		r.body, err = l.frames.body(h.payload)
+		r.body, err = pipelined.ReadBody(nil, l.frames.Reader, h.payload, l.memory)
+		if refused, ok := errors.AsType[*pipelined.RefusedError](err); ok {
+			r.err = pipelined.NoMemory(l.addr)
+			l.Deliver(h.seq+1, r, 0)
+			return l.frames.skip(refused.Left)
+		}
 	}
 	if err == nil {
-		l.Deliver(h.seq+1, r)
+		l.Deliver(h.seq+1, r, cap(r.body))
 	}
 	return err
 }
