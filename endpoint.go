@@ -26,6 +26,7 @@ type Endpoint struct {
 	// unconnected counts the calls that found no connection
 	unconnected atomic.Int64
 	failed      atomic.Int64 // attempts
+	held        atomic.Int64 // bytes that Reserve has counted
 	// counters has the counters of live data, by the handles of bindings; nil before the first
 	counters atomic.Pointer[[]measuredMethod]
 	shunned  map[string]uint64 // how often it became not ready, by reason; guarded by mu

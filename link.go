@@ -193,6 +193,26 @@ func (c *Client) attemptLink(ctx context.Context, call *Call, d *dialledConn, ep
 	return err
 }
 
+// Reserve counts n bytes that a Link to the endpoint is about to allocate for a reply, for example
+// for the next part of it. If it returns false, Limits.MaxMemory or ClientOptions.MaxMemory has no
+// room, and the Link must not allocate them: it discards the reply and fails its call with YDL3007.
+// Release must uncount the bytes, also if the connection ends. Limits.MaxMemory applies to all
+// Links of the endpoint together.
+func (ep *Endpoint) Reserve(n int) bool {
+	held := ep.held.Add(int64(n))
+	if c := ep.client; held <= int64(c.limits.MaxMemory) && c.memory.TakeFor(n, int(held)) {
+		return true
+	}
+	ep.held.Add(-int64(n))
+	return false
+}
+
+// Release uncounts bytes that Reserve counted.
+func (ep *Endpoint) Release(n int) {
+	ep.held.Add(-int64(n))
+	ep.client.memory.Give(n)
+}
+
 // unordered returns the error of an ordered call to an endpoint that speaks another protocol.
 func unordered(call *Call, ep *Endpoint) *Error {
 	return refusal("YDL2009", "%s: %s speaks %s, which keeps no order of calls", call.Method, ep.Addr(), ep.protocol)

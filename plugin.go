@@ -104,7 +104,8 @@ type Link interface {
 	// of the call. Do sends call.Method and call.Args, which Call.AppendArgs encodes. If
 	// call.OneWay is set, it does not wait for a reply. If call.Streams returns true, Do calls
 	// Call.Converse, which runs the caller's function. Do must not keep the call, its arguments or
-	// its reply.
+	// its reply. The Link counts the memory of replies with Endpoint.Reserve before it allocates
+	// it.
 	//
 	// An *Error that Do returns is the server's answer, or says that the call cannot be sent in
 	// this protocol. If the connection failed before any byte of the request was sent, Do returns

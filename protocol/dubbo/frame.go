@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/yodel-rpc/yodel/internal/hessian"
+	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
 
 // A frame is, with all numbers in big endian:
@@ -124,21 +125,9 @@ func (r frameReader) skip(n int) error {
 	return unexpected(err)
 }
 
-// body reads a body of n bytes. The memory for it grows as the bytes arrive.
+// body reads a body of n bytes.
 func (r frameReader) body(n int) ([]byte, error) {
-	const first = 64 << 10
-	b := make([]byte, 0, min(n, first))
-	for len(b) < n {
-		if len(b) == cap(b) {
-			b = append(make([]byte, 0, min(n, 2*cap(b))), b...)
-		}
-		at := len(b)
-		b = b[:cap(b)]
-		if _, err := io.ReadFull(r.Reader, b[at:]); err != nil {
-			return nil, unexpected(err)
-		}
-	}
-	return b, nil
+	return pipelined.ReadBody(nil, r.Reader, n, pipelined.Uncounted{})
 }
 
 // unexpected returns io.ErrUnexpectedEOF for io.EOF, and any other err unchanged.

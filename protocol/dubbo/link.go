@@ -27,6 +27,7 @@ type link struct {
 	limits   yodel.Limits
 	addr     string
 	instance func() yodel.Instance
+	memory   pipelined.Memory
 	frames   frameReader // for next
 	received atomic.Int64
 }
@@ -54,19 +55,12 @@ func (l *link) Do(ctx context.Context, call *yodel.Call) error {
 	if err != nil || call.OneWay {
 		return err
 	}
-	r, err := l.Await(ctx, p)
-	if err = cmp.Or(err, errorOf(r)); err != nil {
-		return err
-	}
-	return l.take(call, r)
-}
-
-// errorOf returns the error of a reply that was skipped. R may be nil.
-func errorOf(r *reply) error {
-	if r == nil {
-		return nil
-	}
-	return r.err
+	return l.Await(ctx, p, func(r *reply) error {
+		if r.err != nil {
+			return r.err
+		}
+		return l.take(call, r)
+	})
 }
 
 // unsendable returns why a call cannot be sent by this protocol, or nil.
@@ -183,10 +177,15 @@ func (l *link) next() error {
 		r.err = fmt.Errorf("the reply from %s has the serialization %d, and the request had %d", l.addr, h.flags&serialization, hessian2)
 		err = l.frames.skip(h.body)
 	default:
-		r.body, err = l.frames.body(h.body)
+		r.body, err = pipelined.ReadBody(nil, l.frames.Reader, h.body, l.memory)
+		if refused, ok := errors.AsType[*pipelined.RefusedError](err); ok {
+			r.err = pipelined.NoMemory(l.addr)
+			l.Deliver(h.number, r, 0)
+			return l.frames.skip(refused.Left)
+		}
 	}
 	if err == nil {
-		l.Deliver(h.number, r)
+		l.Deliver(h.number, r, cap(r.body))
 	}
 	return err
 }

@@ -83,7 +83,7 @@ func (*wire) Name() string { return "dubbo" }
 // Connect implements yodel.Wire.
 func (w *wire) Connect(_ context.Context, nc net.Conn, ep *yodel.Endpoint) (yodel.Link, error) {
 	limits := ep.Client().Limits()
-	l := &link{Link: pipelined.NewLink[*reply](nc, limits), wire: w, limits: limits, addr: ep.Addr(), instance: ep.Instance}
+	l := &link{Link: pipelined.NewLink[*reply](nc, limits, ep), wire: w, limits: limits, addr: ep.Addr(), instance: ep.Instance, memory: ep}
 	l.frames = frameReader{bufio.NewReaderSize(countingReader{nc, &l.received}, 32<<10)}
 	l.Start(l.next)
 	go l.keepAlive() //nolint:contextcheck // it ends with the connection

@@ -71,8 +71,10 @@ func (w wire) Name() string {
 func (w wire) Connect(_ context.Context, nc net.Conn, ep *yodel.Endpoint) (yodel.Link, error) {
 	limits := ep.Client().Limits()
 	l := &link{
-		Link: pipelined.NewLink[reply](nc, limits), wire: w, limits: limits, addr: ep.Addr(),
-		reader: core.Reader{Source: bufio.NewReaderSize(nc, 32<<10), Limit: limits.MaxMessage + limits.MaxMetadata},
+		Link: pipelined.NewLink[reply](nc, limits, ep), wire: w, limits: limits, addr: ep.Addr(),
+		reader: core.Reader{
+			Source: bufio.NewReaderSize(nc, 32<<10), Limit: limits.MaxMessage + limits.MaxMetadata, Reserve: ep.Reserve, Release: ep.Release,
+		},
 	}
 	l.Start(l.next)
 	return l, nil
@@ -119,14 +121,15 @@ func (l *link) Do(ctx context.Context, call *yodel.Call) error {
 	if err != nil || call.OneWay {
 		return err
 	}
-	r, err := l.Await(ctx, p)
-	if err == nil {
-		err = r.err
+	return l.Await(ctx, p, func(r reply) error { return l.take(call, r) })
+}
+
+// take makes a reply the outcome of a call.
+func (l *link) take(call *yodel.Call, r reply) error {
+	if r.err != nil || call.Reply == nil {
+		return r.err
 	}
-	if err != nil || call.Reply == nil {
-		return err
-	}
-	if err = l.decode(r.result, call.Reply); err != nil {
+	if err := l.decode(r.result, call.Reply); err != nil {
 		return &yodel.Error{Code: yodel.Internal, ID: "YDL2102", Message: fmt.Sprintf("%s: the reply from %s does not fit %T: %v", call.Method, l.addr, call.Reply, err), Cause: err}
 	}
 	return nil
@@ -254,14 +257,20 @@ func (l *link) next() error {
 		if number == 0 {
 			return err
 		}
-		l.Deliver(number, reply{err: &yodel.Error{
-			Code: yodel.ResourceExhausted, ID: "YDL2202",
-			Message: fmt.Sprintf("the reply from %s has %d bytes, this client's limit is %d", l.addr, large.Size, l.limits.MaxMessage),
-		}})
+		e := pipelined.NoMemory(l.addr)
+		if !large.Memory {
+			e = &yodel.Error{
+				Code: yodel.ResourceExhausted, ID: "YDL2202",
+				Message: fmt.Sprintf("the reply from %s has %d bytes, this client's limit is %d", l.addr, large.Size, l.limits.MaxMessage),
+			}
+		}
+		l.Deliver(number, reply{err: e}, 0)
 		return nil
 	} else if err != nil {
 		return err
 	}
+	held := len(message) // Reader has reserved it
+	defer func() { l.reader.Release(held) }()
 	r, err := core.ParseReply(message, l.version1)
 	switch {
 	case err != nil:
@@ -271,9 +280,11 @@ func (l *link) next() error {
 	case r.Number == 0 && r.Err != nil && !l.version1: // the server does not know which of the requests failed
 		return fmt.Errorf("the server answered without an ID: %v", r.Err) //nolint:errorlint // it is not the answer to each pending call
 	case r.Err != nil:
-		l.Deliver(r.Number, reply{err: r.Err})
+		l.Deliver(r.Number, reply{err: r.Err}, 0)
 	default:
-		l.Deliver(r.Number, reply{result: r.Result}) // a server of version 1.0 answers notifications, without an ID
+		whole := held
+		held = 0
+		l.Deliver(r.Number, reply{result: r.Result}, whole) // a server of version 1.0 answers notifications, without an ID
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"slices"
 
 	"github.com/yodel-rpc/yodel/internal/gobwire"
+	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
 
 // A frames reads the stream of the peer, message by message. It decodes only headers. It passes on
@@ -23,7 +24,8 @@ type frames struct {
 	headers *gob.Decoder
 	fed     bytes.Buffer // the input of headers
 	types   typeTable
-	release func(n int) // undoes types.reserve
+	release func(n int)      // undoes types.reserve
+	memory  pipelined.Memory // counts the values that are read
 
 	headerTypes int // number of types that headers have had
 }
@@ -31,7 +33,7 @@ type frames struct {
 // newFrames returns a frames that reads from r. It does not count memory unless the caller sets
 // types.reserve and release.
 func newFrames(r *bufio.Reader, most int) *frames {
-	f := &frames{reader: r, most: most, release: func(int) {}}
+	f := &frames{reader: r, most: most, release: func(int) {}, memory: pipelined.Uncounted{}}
 	f.types.reserve = func(int) bool { return true }
 	f.headers = gob.NewDecoder(&f.fed)
 	return f
@@ -96,20 +98,20 @@ func (f *frames) next() (v value, err error) {
 }
 
 // body reads v. It returns the definitions of types that v needs, followed by v, in newly allocated
-// memory.
+// memory, whose capacity memory counts. If there is no memory, it returns a
+// *pipelined.RefusedError.
 func (f *frames) body(v value) ([]byte, error) {
 	if v.open {
 		return f.openBody(v.size)
 	}
-	b := make([]byte, len(v.definitions)+v.size)
-	_, err := io.ReadFull(f.reader, b[copy(b, v.definitions):])
-	return b, unexpected(err)
+	return pipelined.ReadBody(v.definitions, f.reader, v.size, f.memory)
 }
 
 // skip discards v.
 func (f *frames) skip(v value) error {
 	if v.open { // v may contain definitions
-		_, err := f.openBody(v.size)
+		b, err := f.openBody(v.size)
+		f.memory.Release(cap(b))
 		return err
 	}
 	_, err := io.CopyN(io.Discard, f.reader, int64(v.size))
@@ -117,12 +119,18 @@ func (f *frames) skip(v value) error {
 }
 
 // openBody reads a value with interfaces, whose first message has size bytes. It returns the
-// definitions of types that the value needs, followed by the value.
+// definitions of types that the value needs, followed by the value. Memory counts the capacity of
+// the result. The end of a value that is not read is not known, so without memory for the value
+// nothing that follows can be read.
 func (f *frames) openBody(size int) ([]byte, error) {
-	value := make([]byte, size)
-	if _, err := io.ReadFull(f.reader, value); err != nil {
+	value, err := pipelined.ReadBody(nil, f.reader, size, f.memory)
+	if errors.Is(err, pipelined.ErrMemory) {
+		return nil, errMemory
+	} else if err != nil {
 		return nil, err
 	}
+	counted := cap(value)
+	defer func() { f.memory.Release(counted) }()
 	reserved := 0
 	defer func() { f.release(reserved) }()
 	_, start := gobwire.Uint(value)
@@ -143,7 +151,14 @@ func (f *frames) openBody(size int) ([]byte, error) {
 		_, err = io.ReadFull(f.reader, value[at:])
 		return value[at+start:], err
 	})
-	return append(definitions, value...), err
+	n := len(definitions) + len(value)
+	switch {
+	case err != nil:
+		return nil, err
+	case !f.memory.Reserve(n):
+		return nil, errMemory
+	}
+	return append(append(make([]byte, 0, n), definitions...), value...), nil
 }
 
 // toValue reads up to the next message with a value, and stores the definitions of types before it.

@@ -5,9 +5,9 @@ package netrpc
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/gob"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -74,11 +74,30 @@ func (w wire) Connect(ctx context.Context, nc net.Conn, ep *yodel.Endpoint) (yod
 		}
 	}
 	l := &link{
-		Link:  pipelined.NewLink[reply](nc, ep.Client().Limits()),
+		Link:  pipelined.NewLink[reply](nc, ep.Client().Limits(), ep),
 		codec: w.codec, limits: ep.Client().Limits(), addr: ep.Addr(), frames: newFrames(reader, ep.Client().Limits().MaxMessage),
 	}
 	l.encoder = gob.NewEncoder(&l.encoded)
-	l.Start(l.next)
+	l.frames.memory = ep
+	kept := 0 // bytes that the definitions of types take until the connection ends
+	l.frames.types.reserve = func(n int) bool {
+		if !ep.Reserve(n) {
+			return false
+		}
+		kept += n
+		return true
+	}
+	l.frames.release = func(n int) {
+		kept -= n
+		ep.Release(n)
+	}
+	l.Start(func() error {
+		err := l.next()
+		if err != nil { // the last call
+			ep.Release(kept)
+		}
+		return err
+	})
 	return l, nil
 }
 
@@ -130,9 +149,13 @@ func (l *link) Do(ctx context.Context, call *yodel.Call) error {
 	if err != nil || call.OneWay {
 		return err
 	}
-	r, err := l.Await(ctx, p)
-	if err = cmp.Or(err, r.err); err != nil || call.Reply == nil {
-		return err
+	return l.Await(ctx, p, func(r reply) error { return l.take(call, r) })
+}
+
+// take makes a reply the outcome of a call.
+func (l *link) take(call *yodel.Call, r reply) error {
+	if r.err != nil || call.Reply == nil {
+		return r.err
 	}
 	if e, ok := call.Reply.(*yodel.Encoded); ok {
 		e.Body, e.Several = r.body, false
@@ -236,10 +259,14 @@ func (l *link) next() error {
 		err = l.frames.skip(v)
 	default:
 		r.body, err = l.frames.body(v)
+		if refused, ok := errors.AsType[*pipelined.RefusedError](err); ok {
+			l.Deliver(header.Seq, reply{err: pipelined.NoMemory(l.addr)}, 0)
+			return l.frames.skip(value{size: refused.Left})
+		}
 	}
 	if err != nil {
 		return err
 	}
-	l.Deliver(header.Seq, r)
+	l.Deliver(header.Seq, r, cap(r.body))
 	return nil
 }

@@ -22,6 +22,7 @@ type link struct {
 	wire     *wire
 	limits   yodel.Limits
 	addr     string
+	memory   pipelined.Memory
 	frames   frameReader // for next
 	received atomic.Int64
 	pushes   *pushes // nil if nobody wants them
@@ -58,11 +59,7 @@ func (l *link) Do(ctx context.Context, call *yodel.Call) error {
 	if err != nil || call.OneWay {
 		return err
 	}
-	r, err := l.Await(ctx, p)
-	if err != nil {
-		return err
-	}
-	return l.take(ctx, r, q, call)
+	return l.Await(ctx, p, func(r *reply) error { return l.take(ctx, r, q, call) })
 }
 
 // prepare returns the request for a call, without its payload.
@@ -301,10 +298,15 @@ func (l *link) next() error {
 		r.err = tooLarge("YDL2203", "%s: the reply from %s: %s", h.name(), l.addr, h.excess)
 		err = l.frames.skip(h.payload)
 	default:
-		r.body, err = l.frames.body(h.payload)
+		r.body, err = pipelined.ReadBody(nil, l.frames.Reader, h.payload, l.memory)
+		if refused, ok := errors.AsType[*pipelined.RefusedError](err); ok {
+			r.err = pipelined.NoMemory(l.addr)
+			l.Deliver(h.seq+1, r, 0)
+			return l.frames.skip(refused.Left)
+		}
 	}
 	if err == nil {
-		l.Deliver(h.seq+1, r)
+		l.Deliver(h.seq+1, r, cap(r.body))
 	}
 	return err
 }

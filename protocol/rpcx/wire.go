@@ -76,7 +76,7 @@ func (w *wire) Name() string {
 func (w *wire) Connect(ctx context.Context, nc net.Conn, ep *yodel.Endpoint) (yodel.Link, error) {
 	limits := ep.Client().Limits()
 	l := &link{
-		Link: pipelined.NewLink[*reply](nc, limits), wire: w, limits: limits, addr: ep.Addr(),
+		Link: pipelined.NewLink[*reply](nc, limits, ep), wire: w, limits: limits, addr: ep.Addr(), memory: ep,
 	}
 	l.frames = frameReader{bufio.NewReaderSize(countingReader{nc, &l.received}, 32<<10), limits.MaxMetadata, limits.MaxPairs}
 	if w.path != "" {

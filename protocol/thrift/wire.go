@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -101,7 +102,7 @@ func (*wire) Name() string { return "thrift" }
 func (w *wire) Connect(_ context.Context, nc net.Conn, ep *yodel.Endpoint) (yodel.Link, error) {
 	limits := ep.Client().Limits()
 	l := &link{
-		Link: pipelined.NewLink[reply](nc, limits), wire: w, limits: limits, addr: ep.Addr(),
+		Link: pipelined.NewLink[reply](nc, limits, ep), wire: w, limits: limits, addr: ep.Addr(), memory: ep,
 		reader: bufio.NewReaderSize(nc, 32<<10), turn: make(chan struct{}, 1),
 	}
 	l.Start(l.next)
@@ -114,6 +115,7 @@ type link struct {
 	*wire
 	limits yodel.Limits
 	addr   string
+	memory pipelined.Memory
 	reader *bufio.Reader // for next
 
 	turn   chan struct{} // has an element while a call is in flight; unused with Concurrent
@@ -138,11 +140,12 @@ func (l *link) Do(ctx context.Context, call *yodel.Call) error {
 		l.release()
 		return err
 	}
-	r, err := l.Await(ctx, p)
-	if err = cmp.Or(err, r.err); err != nil {
-		return err
-	}
-	return l.decode(call, &r)
+	return l.Await(ctx, p, func(r reply) error {
+		if r.err != nil {
+			return r.err
+		}
+		return l.decode(call, &r)
+	})
 }
 
 // await waits until the connection carries no other call.
@@ -303,13 +306,17 @@ func sequence(number uint64) int32 { return int32(number & 0x7fffffff) }
 // A reply is the answer to a call.
 type reply struct {
 	err  error
-	kind byte   // thriftwire.Reply or thriftwire.Exception
-	body []byte // the struct of the result
+	kind byte      // thriftwire.Reply or thriftwire.Exception
+	body []byte    // the struct of the result
+	held int       // bytes that are counted for body
+	rest io.Reader // what must be skipped after the reply is delivered; nil for nothing
 }
 
 // next reads one reply and passes it to the waiting call.
 func (l *link) next() error {
 	h, r, err := l.read()
+	held := r.held
+	defer func() { l.memory.Release(held) }()
 	if err != nil {
 		return err
 	}
@@ -324,16 +331,21 @@ func (l *link) next() error {
 	default:
 		defer l.release()
 	}
-	l.Deliver(number, r)
-	return nil
+	held = 0
+	l.Deliver(number, r, r.held)
+	if r.rest != nil {
+		_, err = io.Copy(io.Discard, r.rest)
+	}
+	return err
 }
 
 // read reads a reply.
 func (l *link) read() (h thriftwire.Header, r reply, err error) {
 	var from thriftwire.Reader
 	if l.Unframed {
-		source := thriftwire.Source{From: l.reader, Limit: l.limits.MaxMessage + maxName}
+		source := thriftwire.Source{From: l.reader, Limit: l.limits.MaxMessage + maxName, Reserve: l.memory.Reserve}
 		source.Attach(&from)
+		defer func() { r.held = source.Reserved() }()
 		if h, err = from.Header(maxName); err != nil {
 			return h, r, err
 		}
@@ -342,7 +354,9 @@ func (l *link) read() (h thriftwire.Header, r reply, err error) {
 		if err = from.Skip(thriftwire.Struct, 0); err != nil {
 			return h, r, unexpected(err)
 		}
-		if r.kind = h.Type; source.Fault() != nil {
+		if r.kind = h.Type; errors.Is(source.Fault(), thriftwire.ErrMemory) {
+			r.err = pipelined.NoMemory(l.addr)
+		} else if source.Fault() != nil {
 			r.err = l.tooLarge(h.Name, fmt.Sprintf("more than %d", l.limits.MaxMessage))
 		} else {
 			r.body = from.Bytes[at:]
@@ -361,24 +375,11 @@ func (l *link) read() (h thriftwire.Header, r reply, err error) {
 	if r.kind = h.Type; frame.N > int64(l.limits.MaxMessage) {
 		r.err = l.tooLarge(h.Name, fmt.Sprint(frame.N))
 		_, err = io.Copy(io.Discard, frame)
-	} else {
-		r.body, err = readAll(frame)
+	} else if r.body, err = pipelined.ReadBody(nil, frame, int(frame.N), l.memory); errors.Is(err, pipelined.ErrMemory) {
+		r.err, r.rest, err = pipelined.NoMemory(l.addr), frame, nil
 	}
+	r.held = cap(r.body)
 	return h, r, cmp.Or(err, l.spoken(&h))
-}
-
-// readAll reads the rest of a frame. Its memory grows with the bytes that have come.
-func readAll(frame *io.LimitedReader) (b []byte, err error) {
-	const first = 64 << 10
-	for frame.N > 0 {
-		n := int(min(frame.N, int64(max(first, len(b)))))
-		have := len(b)
-		b = append(b, make([]byte, n)...)
-		if _, err := io.ReadFull(frame, b[have:]); err != nil {
-			return nil, unexpected(err)
-		}
-	}
-	return b, nil
 }
 
 // spoken returns an error if a reply is in another protocol than the requests.

@@ -190,6 +190,7 @@ type conversation struct {
 
 	opened   bool // the header of the response was checked
 	messages bool // a message was received
+	held     int  // bytes that are counted for replies that in does not hold any more
 	in       httpwire.Reader
 	last     []byte
 	end      error // of the messages; io.EOF if the server has ended them
@@ -237,6 +238,7 @@ func (v *conversation) close() {
 	if v.response != nil {
 		_ = v.response.Body.Close() // the response is not needed any more
 	}
+	v.link.ep.Release(v.held + v.in.Held())
 }
 
 // Send implements yodel.Messages.
@@ -284,7 +286,9 @@ func (v *conversation) next() (flags byte, body []byte, err error) {
 	}
 	flags, body, err = v.in.Next()
 	switch {
-	case errors.Is(err, httpwire.ErrCut):
+	case err == httpwire.ErrMemory: //nolint:errorlint // errors.Is compares codes
+		return 0, nil, v.noMemory()
+	case err == httpwire.ErrCut: //nolint:errorlint // as above
 		return 0, nil, yodel.Errorf(yodel.Internal, "%s: the reply ends within a message", v.call.Method)
 	case err != nil:
 		if _, ok := errors.AsType[*yodel.Error](err); !ok && err != io.EOF { //nolint:errorlint // as above
@@ -360,7 +364,7 @@ func (v *conversation) open() error {
 			v.call.SetHeader(md)
 		}
 	}
-	v.in = httpwire.Reader{From: v.response.Body, Max: v.link.Limits.MaxMessage}
+	v.in = httpwire.Reader{From: v.response.Body, Max: v.link.Limits.MaxMessage, Reserve: v.link.ep.Reserve}
 	return nil
 }
 
@@ -375,7 +379,8 @@ func (v *conversation) reply() error {
 	} else if err != nil {
 		return err
 	}
-	v.in = httpwire.Reader{From: v.in.From, Max: v.in.Max} // body remains valid
+	v.held = v.in.Held()
+	v.in = httpwire.Reader{From: v.in.From, Max: v.in.Max, Reserve: v.in.Reserve} // body remains valid
 	switch _, _, err = v.Receive(v.ctx); {
 	case err == nil:
 		return yodel.Errorf(yodel.Unimplemented, "%s: the server sent several replies", v.call.Method)

@@ -25,7 +25,8 @@ type Link struct {
 	// Limits are those of the client.
 	Limits yodel.Limits
 
-	agent   string // the User-Agent
+	ep      *yodel.Endpoint // counts the memory of replies
+	agent   string          // the User-Agent
 	conn    *http.ClientConn
 	turn    chan struct{} // has an element while a call is in flight; nil for HTTP/2
 	closing chan struct{} // closed when no more calls are accepted
@@ -61,7 +62,7 @@ func Connect(ctx context.Context, nc net.Conn, ep *yodel.Endpoint, http1 bool) (
 	}
 	transport.Protocols.SetHTTP1(http1)
 	transport.Protocols.SetUnencryptedHTTP2(!http1) // with TLS too: the client's Transport has made the handshake
-	l := &Link{Authority: authority(ep), Limits: limits, agent: httpwire.UserAgent(ep.Client().Name()), closing: make(chan struct{}), done: make(chan struct{})}
+	l := &Link{ep: ep, Authority: authority(ep), Limits: limits, agent: httpwire.UserAgent(ep.Client().Name()), closing: make(chan struct{}), done: make(chan struct{})}
 	if http1 {
 		l.turn = make(chan struct{}, 1)
 	}

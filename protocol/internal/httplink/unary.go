@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -84,6 +85,7 @@ func (x *exchange) takeUnary(response *http.Response) error {
 		call.Trailer = trailer
 	}
 	body, err := x.readAll(response.Body)
+	defer func() { x.link.ep.Release(cap(body)) }()
 	if err != nil {
 		return err
 	}
@@ -113,20 +115,42 @@ func isCodec(subtype string) bool { return subtype == "proto" || subtype == "jso
 
 const trailerPrefix = "trailer-"
 
-// readAll reads the body of a response.
-func (x *exchange) readAll(from io.Reader) ([]byte, error) {
-	most := x.link.Limits.MaxMessage
-	body, err := io.ReadAll(io.LimitReader(from, int64(most)+1))
-	if err != nil {
-		return nil, failed(x.ctx, err)
-	}
-	if len(body) > most {
-		return nil, &yodel.Error{
-			Code: yodel.ResourceExhausted, ID: "YDL2202",
-			Message: x.call.Method + ": the reply is larger than the client's limit",
+// readAll reads the body of a response. Its memory grows as the bytes arrive. The caller releases
+// the capacity of the result, also if there is an error.
+func (x *exchange) readAll(from io.Reader) (b []byte, err error) {
+	most, ep := x.link.Limits.MaxMessage, x.link.ep
+	for {
+		if len(b) == cap(b) {
+			size := max(2*cap(b), 4<<10)
+			if !ep.Reserve(size) {
+				return b, x.noMemory()
+			}
+			old := cap(b)
+			b = append(make([]byte, 0, size), b...)
+			ep.Release(old)
+		}
+		n, err := from.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		switch {
+		case len(b) > most:
+			return b, &yodel.Error{
+				Code: yodel.ResourceExhausted, ID: "YDL2202",
+				Message: x.call.Method + ": the reply is larger than the client's limit",
+			}
+		case err == io.EOF: //nolint:errorlint // Read returns it bare
+			return b, nil
+		case err != nil:
+			return b, failed(x.ctx, err)
 		}
 	}
-	return body, nil
+}
+
+// noMemory returns the error of a call for whose reply the client has no memory.
+func (x *exchange) noMemory() *yodel.Error {
+	return &yodel.Error{
+		Code: yodel.ResourceExhausted, ID: "YDL3007",
+		Message: fmt.Sprintf("%s: this client has no memory left for the reply from %s", x.call.Method, x.link.ep.Addr()),
+	}
 }
 
 // maxReason is how much of the text in a response becomes a part of an error, in bytes.

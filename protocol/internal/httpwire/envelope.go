@@ -64,21 +64,38 @@ func (r *Reader) Prefix() (flags byte, size int, err error) {
 	return prefix[0], int(n), nil
 }
 
-// Body reads the size bytes of a message. The result is valid until the next call.
+// ErrMemory is the error of a message for which Reserve has no room.
+var ErrMemory = &yodel.Error{Code: yodel.ResourceExhausted, ID: "YDL3007", Message: "there is no memory left for a message"}
+
+// firstBody is how much memory the beginning of a message takes.
+const firstBody = 64 << 10
+
+// Body reads the size bytes of a message. Its memory grows as the bytes arrive. The result is valid
+// until the next call.
 func (r *Reader) Body(size int) ([]byte, error) {
-	if size > cap(r.memory) {
-		if r.Reserve != nil && !r.Reserve(size-cap(r.memory)) {
-			return nil, yodel.Errorf(yodel.ResourceExhausted, "there is no memory left for a message of %d bytes", size)
+	for have := 0; ; {
+		if room := min(size, max(2*have, firstBody)); room > cap(r.memory) && !r.grow(have, room) {
+			return nil, ErrMemory
 		}
-		r.memory = make([]byte, size)
+		b := r.memory[:min(size, cap(r.memory))]
+		if _, err := io.ReadFull(r.From, b[have:]); errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) && size > 0 {
+			return nil, ErrCut
+		} else if err != nil && size > 0 {
+			return nil, err
+		}
+		if have = len(b); have == size {
+			return b, nil
+		}
 	}
-	b := r.memory[:size]
-	if _, err := io.ReadFull(r.From, b); errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) && size > 0 {
-		return nil, ErrCut
-	} else if err != nil && size > 0 {
-		return nil, err
+}
+
+// grow moves the first bytes of a message to memory of another size.
+func (r *Reader) grow(have, size int) bool {
+	if r.Reserve != nil && !r.Reserve(size-cap(r.memory)) {
+		return false
 	}
-	return b, nil
+	r.memory = append(make([]byte, 0, size), r.memory[:have]...)
+	return true
 }
 
 // Next reads a message. The result is valid until the next call. It returns io.EOF after the last

@@ -21,6 +21,7 @@ import (
 type Link[R any] struct {
 	conn   net.Conn
 	limits yodel.Limits
+	memory Memory
 	next   func() error // reads one reply
 
 	encoding sync.Mutex // held while a request is encoded and queued; before mu
@@ -45,14 +46,15 @@ type Link[R any] struct {
 type Pending[R any] struct {
 	number uint64
 	reply  chan R // capacity 1; closed if the connection is lost
+	held   int    // bytes that Memory counts for the reply; valid once reply has it
 }
 
 var errClosed = errors.New("the connection was closed")
 
-// NewLink returns a Link that owns conn. Start must be called next.
-func NewLink[R any](conn net.Conn, limits yodel.Limits) *Link[R] {
+// NewLink returns a Link that owns conn. Memory counts the replies. Start must be called next.
+func NewLink[R any](conn net.Conn, limits yodel.Limits, memory Memory) *Link[R] {
 	return &Link[R]{
-		conn: conn, limits: limits, pending: make(map[uint64]*Pending[R]), closing: make(chan struct{}), lost: make(chan struct{}),
+		conn: conn, limits: limits, memory: memory, pending: make(map[uint64]*Pending[R]), closing: make(chan struct{}), lost: make(chan struct{}),
 		done: make(chan struct{}), queued: make(chan struct{}, 1), written: make(chan struct{}),
 	}
 }
@@ -148,7 +150,7 @@ func (l *Link[R]) Send(ctx context.Context, expect bool, encode func(number uint
 	}
 	var p *Pending[R]
 	if expect {
-		p = &Pending[R]{number, make(chan R, 1)}
+		p = &Pending[R]{number: number, reply: make(chan R, 1)}
 	}
 	return p, l.enqueue(p, b)
 }
@@ -197,19 +199,30 @@ func Unsent(why error) error {
 	return &yodel.Error{Code: yodel.Unavailable, NotProcessed: true, Message: why.Error(), Cause: why}
 }
 
-// Await returns the reply of a call. It returns the cause of ctx if ctx ends before the reply
-// arrives, and the error of the connection if that ends.
-func (l *Link[R]) Await(ctx context.Context, p *Pending[R]) (reply R, err error) {
+// Await waits for the reply of a call and passes it to take. It returns the error of take. When
+// take has returned, the reply does not count any more. Await returns the cause of ctx if ctx ends
+// before the reply arrives, and the error of the connection if that ends.
+func (l *Link[R]) Await(ctx context.Context, p *Pending[R], take func(R) error) error {
 	select {
 	case reply, ok := <-p.reply:
-		if !ok {
-			return reply, fmt.Errorf("the connection was lost: %w", l.Err())
-		}
-		return reply, nil
+		return l.take(p, reply, ok, take)
 	case <-ctx.Done():
-		l.forget(p.number)
-		return reply, context.Cause(ctx)
 	}
+	if l.forget(p.number) == nil { // Deliver or the end of the connection was first
+		reply, ok := <-p.reply
+		return l.take(p, reply, ok, take)
+	}
+	return context.Cause(ctx)
+}
+
+func (l *Link[R]) take(p *Pending[R], reply R, ok bool, take func(R) error) error {
+	if !ok {
+		return fmt.Errorf("the connection was lost: %w", l.Err())
+	}
+	if p.held > 0 {
+		defer l.memory.Release(p.held)
+	}
+	return take(reply)
 }
 
 // Expects reports whether a call waits for the reply with this number.
@@ -219,28 +232,30 @@ func (l *Link[R]) Expects(number uint64) bool {
 	return l.pending[number] != nil
 }
 
-// Deliver passes a reply to the call that waits for it. It discards a reply for which no call
-// waits.
-func (l *Link[R]) Deliver(number uint64, reply R) {
-	l.mu.Lock()
-	p := l.pending[number]
-	l.mu.Unlock()
+// Deliver passes a reply to the call that waits for it. Memory counts held bytes for the reply. If
+// no call waits for it, Deliver discards it.
+func (l *Link[R]) Deliver(number uint64, reply R, held int) {
+	p := l.forget(number)
 	if p == nil {
+		l.memory.Release(held)
 		return
 	}
+	p.held = held
 	p.reply <- reply
-	l.forget(number)
 }
 
-// forget removes a call that has its reply, or whose caller has stopped waiting.
-func (l *Link[R]) forget(number uint64) {
+// forget removes and returns a call that gets its reply, or whose caller has stopped waiting. It
+// returns nil if the call was removed before.
+func (l *Link[R]) forget(number uint64) *Pending[R] {
 	l.mu.Lock()
+	p := l.pending[number]
 	delete(l.pending, number)
 	idle := l.idleLocked()
 	l.mu.Unlock()
 	if idle {
 		_ = l.conn.Close() // then read returns an error
 	}
+	return p
 }
 
 // pieceSize is how many bytes must be written within twice Limits.KeepAlive. Otherwise the

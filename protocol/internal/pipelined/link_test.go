@@ -19,7 +19,7 @@ func TestSendEndsWithTheConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		defer far.Close()
-		l := pipelined.NewLink[int](near, yodel.Limits{MaxUnsent: 10})
+		l := pipelined.NewLink[int](near, yodel.Limits{MaxUnsent: 10}, pipelined.Uncounted{})
 		l.Start(func() error {
 			_, err := near.Read(make([]byte, 1))
 			return err

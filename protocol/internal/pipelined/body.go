@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pipelined
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// A Memory counts bytes before they are allocated. *yodel.Endpoint is one.
+type Memory interface {
+	// Reserve returns false if the bytes must not be allocated.
+	Reserve(n int) bool
+	Release(n int)
+}
+
+// ErrMemory is the error of a body for which Memory has no room.
+var ErrMemory = errors.New("there is no memory for it")
+
+// A RefusedError is ErrMemory for a body that was read in part. The reader must still skip Left
+// bytes, which may take long: the call should get its error before that.
+type RefusedError struct{ Left int }
+
+func (*RefusedError) Error() string { return ErrMemory.Error() }
+
+// Unwrap returns ErrMemory.
+func (*RefusedError) Unwrap() error { return ErrMemory }
+
+// firstBody is how much memory the beginning of a body takes.
+const firstBody = 64 << 10
+
+// ReadBody reads n bytes and returns them behind prefix. Their memory grows as the bytes arrive, so
+// bytes that are announced and not sent take none. M counts the capacity of the result, which the
+// caller releases. If m has no room, ReadBody returns a *RefusedError. Any other error is that of
+// from.
+func ReadBody(prefix []byte, from io.Reader, n int, m Memory) ([]byte, error) {
+	total := len(prefix) + n
+	size := min(total, len(prefix)+firstBody)
+	if !m.Reserve(size) {
+		return nil, &RefusedError{n}
+	}
+	b := append(make([]byte, 0, size), prefix...)
+	for {
+		at := len(b)
+		b = b[:size]
+		if _, err := io.ReadFull(from, b[at:]); err != nil {
+			m.Release(size)
+			return nil, unexpected(err)
+		}
+		if size == total {
+			return b, nil
+		}
+		old := size
+		if size = min(total, 2*old); !m.Reserve(size) {
+			m.Release(old)
+			return nil, &RefusedError{total - old}
+		}
+		b = append(make([]byte, 0, size), b...)
+		m.Release(old)
+	}
+}
+
+// unexpected returns io.ErrUnexpectedEOF for io.EOF, and any other err unchanged.
+func unexpected(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// An Uncounted is a Memory that counts nothing.
+type Uncounted struct{}
+
+// Reserve implements Memory.
+func (Uncounted) Reserve(int) bool { return true }
+
+// Release implements Memory.
+func (Uncounted) Release(int) {}
+
+// NoMemory returns the error of a call whose reply was discarded, because the client has no memory
+// for it.
+func NoMemory(addr string) *yodel.Error {
+	return &yodel.Error{
+		Code: yodel.ResourceExhausted, ID: "YDL3007",
+		Message: fmt.Sprintf("this client has no memory left for the reply from %s; the method was executed", addr),
+	}
+}
