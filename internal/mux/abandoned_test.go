@@ -20,7 +20,7 @@ func liveHeap() int64 {
 		runtime.GC()
 	}
 	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc) //nolint:gosec // far less
+	return int64(m.HeapAlloc)
 }
 
 // What has come of a reply is freed when its caller gives up, although the server neither ends the

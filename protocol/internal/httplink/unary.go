@@ -137,7 +137,7 @@ func (x *exchange) readAll(from io.Reader) (b []byte, err error) {
 				Code: yodel.ResourceExhausted, ID: "YDL2202",
 				Message: x.call.Method + ": the reply is larger than the client's limit",
 			}
-		case err == io.EOF: //nolint:errorlint // Read returns it bare
+		case err == io.EOF:
 			return b, nil
 		case err != nil:
 			return b, failed(x.ctx, err)
