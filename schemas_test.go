@@ -31,8 +31,8 @@ type (
 		More  []generic[T]
 	}
 	embedder struct {
-		*embedder
-		ID int
+		*embedder //nolint:unused // the types of fields are walked
+		ID        int
 	}
 )
 

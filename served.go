@@ -227,15 +227,17 @@ func (v *Served) enter(ctx context.Context, n int, wait bool) (where string) {
 // early returns why the call can no longer begin, or nil.
 func (v *Served) early() *Error {
 	in := &v.in
-	at, err := in.call.Deadline, in.handling.Err()
-	if err == nil && !in.call.OneWay {
-		err = in.session.ctx.Err() // a context that ends is done a moment before those made from it
+	if v.Refusal != nil { // a connection that fails ends the context too, and the refusal has the reason
+		return nil //nolint:nilerr // as above
+	}
+	at, ended := in.call.Deadline, in.handling.Err()
+	if ended == nil && !in.call.OneWay {
+		ended = in.session.ctx.Err() // a context that ends is done a moment before those made from it
 	}
 	switch {
-	case v.Refusal != nil: // a connection that fails ends the context too, and the refusal has the reason
-	case errors.Is(err, context.DeadlineExceeded), err == nil && !at.IsZero() && time.Until(at) <= 0:
+	case errors.Is(ended, context.DeadlineExceeded), ended == nil && !at.IsZero() && time.Until(at) <= 0:
 		return refusal("YDL1005", "%s: the deadline passed before the server could begin", in.call.Method)
-	case err != nil:
+	case ended != nil:
 		return refusal("YDL1006", "%s: the caller canceled it before the server could begin", in.call.Method)
 	}
 	return nil
@@ -363,11 +365,7 @@ func (in *foreignCall) hide(told *Error) {
 // error that is hidden is right for the caller too. Others are about a call that the caller did not
 // make.
 func transient(code Code) bool {
-	switch code {
-	case Canceled, DeadlineExceeded, ResourceExhausted, Aborted, Unavailable:
-		return true
-	}
-	return false
+	return code == Canceled || code == DeadlineExceeded || code == ResourceExhausted || code == Aborted || code == Unavailable
 }
 
 // AppendReply appends the encoded reply of a successful call to dst, in the call's codec.

@@ -129,30 +129,36 @@ func putter(t, field reflect.Type) func(field, p reflect.Value) {
 	return nil
 }
 
-// Types with fields that a library may find fault with.
+// These types are embedded, and so they are exported.
 type (
+	// Embedded has the field of the types that embed it.
+	Embedded struct{ ID int }
+	// Other has the field of Embedded too.
+	Other struct{ ID string }
+	// Recursive embeds itself.
+	Recursive struct {
+		*Recursive
+		ID int
+	}
+)
+
+type ( // they have fields with which a library may find fault
 	embedded  struct{ ID int }
 	shadowing struct {
 		embedded
 		ID string
 	}
-	Embedded  struct{ ID int }
-	Shadowing struct {
+	exportedShadowing struct {
 		Embedded
 		ID string
 	}
-	PointerShadowing struct {
+	pointerShadowing struct {
 		*Embedded
 		ID string
 	}
-	Both struct {
+	both struct {
 		Embedded
 		*Other
-	}
-	Other     struct{ ID string }
-	Recursive struct {
-		*Recursive
-		ID int
 	}
 	withChannel struct {
 		ID int
@@ -167,8 +173,8 @@ func (x codecTrial) checkSilent() error {
 	log.SetOutput(said)
 	defer log.SetOutput(said.before)
 	for _, v := range []any{
-		&shadowing{}, &Shadowing{}, &PointerShadowing{}, &PointerShadowing{Embedded: &Embedded{}}, &Both{Other: &Other{}},
-		&Recursive{Recursive: &Recursive{}}, &withChannel{}, &nestedValue{Any: &Shadowing{}},
+		&shadowing{}, &exportedShadowing{}, &pointerShadowing{}, &pointerShadowing{Embedded: &Embedded{}}, &both{Other: &Other{}},
+		&Recursive{Recursive: &Recursive{}}, &withChannel{}, &nestedValue{Any: &exportedShadowing{}},
 	} {
 		b, err := x.Append(nil, v)
 		if err == nil {

@@ -84,8 +84,7 @@ func fieldsOf(t reflect.Type, within []reflect.Type) (names []string, err error)
 	}
 	within = append(slices.Clip(within), t)
 	known := make(map[string]bool)
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		tag := tagOf(&f)
 		if tag.name == "-" || !f.IsExported() && !f.Anonymous {
 			continue

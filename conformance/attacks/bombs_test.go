@@ -26,7 +26,7 @@ var bombs16K = []attacks.Attack{
 		Name: "bombs of 16 KiB over gRPC", Victim: compressing,
 		Do: func(a *attacks.Attacker) {
 			message := bomb16K("\x00")
-			envelope := string(binary.BigEndian.AppendUint32([]byte{1}, uint32(len(message)))) + message //nolint:gosec // it is small
+			envelope := string(binary.BigEndian.AppendUint32([]byte{1}, uint32(len(message)))) + message
 			conns := make([]*attacks.Conn, 40)
 			attacks.Spread(len(conns), 200*time.Millisecond, func(i int) {
 				conns[i] = a.Dial()

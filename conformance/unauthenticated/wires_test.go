@@ -11,6 +11,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	nethttp "net/http"
 	"net/rpc"
@@ -87,7 +88,7 @@ func envelope(body string, packed bool) string {
 	if packed {
 		flags = 1
 	}
-	return string(binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(body)))) + body //nolint:gosec // it is small
+	return string(binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(body)))) + body
 }
 
 // httpWires are the wires over HTTP.
@@ -124,11 +125,7 @@ func httpWires() (all []wire) {
 		"EventSource":   {"Content-Type": "application/json", "Accept": "text/event-stream"},
 	} {
 		add(name, false, true, func(method, body string, packed bool) (string, string, map[string]string, string) {
-			all := map[string]string{}
-			for key, value := range header {
-				all[key] = value
-			}
-			return "POST", "/" + method, encoded("Content-Encoding", packed, all), body
+			return "POST", "/" + method, encoded("Content-Encoding", packed, maps.Clone(header)), body
 		})
 	}
 	add("Connect GET", false, true, func(method, body string, packed bool) (string, string, map[string]string, string) {
@@ -243,7 +240,7 @@ func rawWires() []wire {
 		{name: "Thrift, framed", wrong: "\x0b\x00\x01\x00\x00\x00\x01x\x00", several: "\x0a\x00\x01\x00\x00\x00\x00\x00\x00\x00\x01\x0a\x00\x02\x00\x00\x00\x00\x00\x00\x00\x02\x00", send: func(t *testing.T, addr, method, body string, _ bool) string {
 			t.Helper()
 			call := thriftCall(method) + body
-			return exchange(t, addr, string(binary.BigEndian.AppendUint32(nil, uint32(len(call))))+call, func(r *bufio.Reader) (string, error) { return sized(r, 0) }) //nolint:gosec // it is small
+			return exchange(t, addr, string(binary.BigEndian.AppendUint32(nil, uint32(len(call))))+call, func(r *bufio.Reader) (string, error) { return sized(r, 0) })
 		}},
 		{name: "Thrift", wrong: "\x0b\x00\x01\x00\x00\x00\x01x\x00", several: "\x0a\x00\x01\x00\x00\x00\x00\x00\x00\x00\x01\x0a\x00\x02\x00\x00\x00\x00\x00\x00\x00\x02\x00", send: func(t *testing.T, addr, method, body string, _ bool) string {
 			t.Helper()
@@ -299,20 +296,20 @@ func rpcxFrame(method, payload string, packed bool) string {
 	service, name, _ := strings.Cut(method, ".")
 	var b []byte
 	for _, part := range []string{service, name, "", payload} {
-		b = append(binary.BigEndian.AppendUint32(b, uint32(len(part))), part...) //nolint:gosec // it is small
+		b = append(binary.BigEndian.AppendUint32(b, uint32(len(part))), part...)
 	}
 	flags := byte(0)
 	if packed {
 		flags = 1 << 2
 	}
 	head := append([]byte{0x08, 0, flags, 1 << 4}, make([]byte, 8)...)
-	return string(binary.BigEndian.AppendUint32(head, uint32(len(b)))) + string(b) //nolint:gosec // as above
+	return string(binary.BigEndian.AppendUint32(head, uint32(len(b)))) + string(b)
 }
 
 // thriftCall returns the header of a call.
 func thriftCall(method string) string {
 	_, name, _ := strings.Cut(method, ".")
-	return "\x80\x01\x00\x01" + string(binary.BigEndian.AppendUint32(nil, uint32(len(name)))) + name + "\x00\x00\x00\x01" //nolint:gosec // it is small
+	return "\x80\x01\x00\x01" + string(binary.BigEndian.AppendUint32(nil, uint32(len(name)))) + name + "\x00\x00\x00\x01"
 }
 
 // dubboCall sends a call with two parameters if body is that of several values, and otherwise with
@@ -330,5 +327,5 @@ func dubboCall(t *testing.T, addr, method, body string, _ bool) string {
 	}
 	b = append(append(b, body...), "HZ"...)
 	head := append([]byte("\xda\xbb\xc2\x00"), make([]byte, 8)...)
-	return exchange(t, addr, string(binary.BigEndian.AppendUint32(head, uint32(len(b))))+string(b), func(r *bufio.Reader) (string, error) { return sized(r, 12) }) //nolint:gosec // it is small
+	return exchange(t, addr, string(binary.BigEndian.AppendUint32(head, uint32(len(b))))+string(b), func(r *bufio.Reader) (string, error) { return sized(r, 12) })
 }

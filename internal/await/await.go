@@ -43,7 +43,7 @@ func Command(t testing.TB, name string, args ...string) *exec.Cmd {
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), end)
 	t.Cleanup(cancel)
-	cmd := exec.CommandContext(ctx, name, args...)
+	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // the test names the program
 	cmd.WaitDelay = printing
 	cmd.Cancel = func() error {
 		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {

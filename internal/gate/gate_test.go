@@ -127,13 +127,13 @@ func try(t *testing.T, names ...string) trial {
 	for _, name := range names {
 		in.write(name+"/memory_test.go", memory)
 		code := packages[name]
-		imports := "import \"testing\"\n"
+		imports := []string{`import "testing"`}
 		for path, used := range map[string]string{"os": "os.", "github.com/yodel-rpc/yodel/yodeltest": "yodeltest."} {
 			if strings.Contains(code, used) {
-				imports += "import \"" + path + "\"\n"
+				imports = append(imports, `import "`+path+`"`)
 			}
 		}
-		in.write(name+"/p_test.go", "package p\n\n"+imports+code+"\n")
+		in.write(name+"/p_test.go", "package p\n\n"+strings.Join(imports, "\n")+"\n"+code+"\n")
 	}
 	return in
 }
@@ -190,7 +190,7 @@ func (in trial) wantTexts(output string, texts ...string) {
 	}
 }
 
-func TestFailuresAreFinalOrRunOnceMore(t *testing.T) {
+func TestFailuresAreFinalOrRunOnceMore(t *testing.T) { //nolint:tparallel // its parts run beside each other, and not beside other tests
 	const outside, twice = "it failed outside of a test", "it did not pass when it ran once more, alone"
 	for name, want := range map[string]struct {
 		outcome
@@ -320,11 +320,11 @@ func TestStepsHaveBounds(t *testing.T) {
 	}
 	in.wantTexts(output, "failed: it did not end within 3 seconds", "slow\n")
 
-	in.write("steps", "left 10 until [ -e right ]; do sleep 0.1; done; echo left\n+right 20 touch right; echo right\n")
+	in.write("steps", "left 10 until [ -e right ]; do sleep 0.1; done; echo LEFT\n+right 20 touch right; echo RIGHT\n")
 	if output, code = in.gate(nil, "steps", "steps"); code != 0 {
 		t.Errorf("exit code %d of steps beside each other", code)
 	}
-	in.wantTexts(output, "\n== left\nleft\n", "\n== right\nright\n", "20  ok, beside the one above\n", "     20  ok\n")
+	in.wantTexts(output, "\n== left\nLEFT\n", "\n== right\nRIGHT\n", "20  ok, beside the one above\n", "     20  ok\n")
 
 	in.write("steps", "slow 1 sleep 2.3\n")
 	if output, code = in.gate(nil, "steps", "steps"); code != 1 {

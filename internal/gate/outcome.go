@@ -26,11 +26,12 @@ const maxUnsteady = 2
 
 // An outcome says what became of a test, or of a whole package if Test is empty.
 type outcome struct {
-	Package, Test string
-	Action        string
-	Seconds       float64
-	Output        string `json:",omitempty"` // of what has not passed
-	Reason        string `json:",omitempty"` // why a failure is final
+	Package string  `json:"package"`
+	Test    string  `json:"test"`
+	Action  string  `json:"action"`
+	Seconds float64 `json:"seconds"`
+	Output  string  `json:"output,omitempty"` // of what has not passed
+	Reason  string  `json:"reason,omitempty"` // why a failure is final
 }
 
 // isTopLevel reports whether o is the outcome of a test that is not a subtest.
@@ -99,7 +100,7 @@ func load(folder string) (all []outcome, err error) {
 		return nil, err
 	}
 	for _, name := range names {
-		text, err := os.ReadFile(name)
+		text, err := os.ReadFile(name) //nolint:gosec // save has made it
 		if err != nil {
 			return nil, err
 		}

@@ -62,13 +62,13 @@ func (p *packageRun) outcomes(build string) []outcome {
 	whole := outcome{Package: p.path, Action: pass, Seconds: p.seconds}
 	all := []outcome{whole}
 	failures := 0
-	unfinished := ""
+	var unfinished strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(p.tests)) {
 		t := p.tests[name]
 		o := outcome{Package: p.path, Test: name, Action: t.action, Seconds: t.seconds, Output: t.output.String()}
 		switch t.action {
 		case "":
-			unfinished += o.Output
+			unfinished.WriteString(o.Output)
 			continue
 		case fail:
 			failures++
@@ -79,8 +79,8 @@ func (p *packageRun) outcomes(build string) []outcome {
 		}
 		all = append(all, o)
 	}
-	if p.failed && (failures == 0 || unfinished != "") {
-		whole.Action, whole.Reason, whole.Output = fail, "it failed outside of a test", build+unfinished+p.output.String()
+	if p.failed && (failures == 0 || unfinished.Len() > 0) {
+		whole.Action, whole.Reason, whole.Output = fail, "it failed outside of a test", build+unfinished.String()+p.output.String()
 		all[0] = whole
 	}
 	return all
@@ -88,13 +88,14 @@ func (p *packageRun) outcomes(build string) []outcome {
 
 // outputBelow returns the output of a failed test, followed by that of its failed subtests.
 func (p *packageRun) outputBelow(top string) string {
-	output := p.tests[top].output.String()
+	var output strings.Builder
+	output.WriteString(p.tests[top].output.String())
 	for _, name := range slices.Sorted(maps.Keys(p.tests)) {
 		if strings.HasPrefix(name, top+"/") && p.tests[name].action == fail {
-			output += p.tests[name].output.String()
+			output.WriteString(p.tests[name].output.String())
 		}
 	}
-	return output
+	return output.String()
 }
 
 // finalTexts begin lines of failures that are final.
@@ -114,7 +115,8 @@ func (p *packageRun) final(name string) string {
 		return "a finding of a fuzz target"
 	}
 	top, _, _ := strings.Cut(name, "/")
-	output := p.output.String()
+	var output strings.Builder
+	output.WriteString(p.output.String())
 	for other, t := range p.tests {
 		if other != top && !strings.HasPrefix(other, top+"/") && t.action != "" {
 			continue // another test, which has ended
@@ -122,9 +124,9 @@ func (p *packageRun) final(name string) string {
 		if t.marked {
 			return `the test is marked: t.Attr("rerun", "never")`
 		}
-		output += t.output.String()
+		output.WriteString(t.output.String())
 	}
-	for line := range strings.Lines(output) {
+	for line := range strings.Lines(output.String()) {
 		line = strings.TrimSpace(line)
 		_, logged, _ := strings.Cut(line, ".go:") // a test logs its file and line first
 		_, logged, _ = strings.Cut(logged, ": ")

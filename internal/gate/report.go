@@ -17,13 +17,16 @@ func printOutcomes(out io.Writer, outcomes []outcome) {
 	printFaults(out, outcomes)
 }
 
+// printf prints to the standard output of the gate. What cannot be printed has no other place.
+func printf(out io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(out, format, args...) }
+
 // printSlowest prints the packages and tests that took longest.
 func printSlowest(out io.Writer, outcomes []outcome) {
 	show := func(title string, of []outcome) {
 		slices.SortStableFunc(of, func(a, b outcome) int { return cmp.Compare(b.Seconds, a.Seconds) })
-		fmt.Fprintf(out, "\n== the slowest %s\n", title)
+		printf(out, "\n== the slowest %s\n", title)
 		for _, o := range of[:min(10, len(of))] {
-			fmt.Fprintf(out, "%6.1fs %s %s\n", o.Seconds, o.Package, o.Test)
+			printf(out, "%6.1fs %s %s\n", o.Seconds, o.Package, o.Test)
 		}
 	}
 	show("packages", slices.DeleteFunc(slices.Clone(outcomes), func(o outcome) bool { return o.Test != "" }))
@@ -37,7 +40,7 @@ func printSkipped(out io.Writer, outcomes []outcome) {
 		if o.Action != skip || o.Test == "" {
 			continue
 		}
-		fmt.Fprintf(out, "%s%s %s: %s\n", title, o.Package, o.Test, reasonOf(o))
+		printf(out, "%s%s %s: %s\n", title, o.Package, o.Test, reasonOf(o))
 		title = ""
 	}
 }
@@ -63,11 +66,11 @@ func printFaults(out io.Writer, outcomes []outcome) {
 			if o.Action != kind.action || o.Test != "" && !o.isTopLevel() {
 				continue
 			}
-			fmt.Fprintf(out, "%s%s %s", title, o.Package, o.Test)
+			printf(out, "%s%s %s", title, o.Package, o.Test)
 			if o.Reason != "" {
-				fmt.Fprintf(out, " (%s)", o.Reason)
+				printf(out, " (%s)", o.Reason)
 			}
-			fmt.Fprintf(out, "\n%s\n", indented(o.Output))
+			printf(out, "\n%s\n", indented(o.Output))
 			title = ""
 		}
 	}
@@ -87,8 +90,8 @@ func indented(text string) string {
 func printCounts(out io.Writer, outcomes []outcome) {
 	n := count(outcomes)
 	if n.unsteady > maxUnsteady {
-		fmt.Fprintf(out, "\n%d tests are unsteady, %d may be: they count as failed\n", n.unsteady, maxUnsteady)
+		printf(out, "\n%d tests are unsteady, %d may be: they count as failed\n", n.unsteady, maxUnsteady)
 		n.passed, n.failed = n.passed-n.unsteady, n.failed+n.unsteady
 	}
-	fmt.Fprintf(out, "\n%d passed, %d failed, %d skipped\n", n.passed, n.failed, n.skipped)
+	printf(out, "\n%d passed, %d failed, %d skipped\n", n.passed, n.failed, n.skipped)
 }

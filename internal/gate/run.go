@@ -31,10 +31,15 @@ type runner struct {
 
 // An event is an event of go test -json.
 type event struct {
-	Action, Package, Test, Output string
-	ImportPath, FailedBuild       string // of a build
-	Key, Value                    string // of an attribute
-	Elapsed                       float64
+	Action      string  `json:"Action"`
+	Package     string  `json:"Package"`
+	Test        string  `json:"Test"`
+	Output      string  `json:"Output"`
+	ImportPath  string  `json:"ImportPath"`  // of a build
+	FailedBuild string  `json:"FailedBuild"` // of a build
+	Key         string  `json:"Key"`         // of an attribute
+	Value       string  `json:"Value"`       // of an attribute
+	Elapsed     float64 `json:"Elapsed"`     // in seconds
 }
 
 // run runs the tests of packages, and those that have failed once more.
@@ -52,7 +57,7 @@ func (r *runner) run(ctx context.Context, packages []string) ([]outcome, error) 
 			outcomes[i].Reason = "too many tests failed to run this one once more"
 			continue
 		}
-		fmt.Fprintf(r.out, "run %s of %s once more, alone\n", o.Test, o.Package)
+		printf(r.out, "run %s of %s once more, alone\n", o.Test, o.Package)
 		flags := append(slices.Clone(r.flags), "-run=^"+o.Test+"$", "-count=1", "-p=1")
 		again, err := r.goTest(ctx, flags, []string{o.Package})
 		if err != nil {
@@ -101,7 +106,7 @@ func (r *runner) goTest(ctx context.Context, flags, packages []string) ([]outcom
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	args := slices.Concat([]string{"test", "-json"}, flags, packages, r.args)
-	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // the Makefile gives the arguments
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Dir, cmd.Env, cmd.Stderr = r.dir, append(os.Environ(), r.env...), os.Stderr
@@ -168,13 +173,13 @@ func (r *runner) readEvents(from io.Reader) (outcomes []outcome, err error) {
 func (r *runner) printPackage(p *packageRun, outcomes []outcome) {
 	switch {
 	case p.failed:
-		fmt.Fprintf(r.out, "FAIL %6.1fs %s\n", p.seconds, p.path)
+		printf(r.out, "FAIL %6.1fs %s\n", p.seconds, p.path)
 	case len(p.tests) > 0:
-		fmt.Fprintf(r.out, "ok   %6.1fs %s\n", p.seconds, p.path)
+		printf(r.out, "ok   %6.1fs %s\n", p.seconds, p.path)
 	}
 	for _, o := range outcomes {
 		if o.Action == fail && (o.Test == "" || o.isTopLevel()) {
-			fmt.Fprintf(r.out, "%s\n", strings.TrimRight(o.Output, "\n"))
+			printf(r.out, "%s\n", strings.TrimRight(o.Output, "\n"))
 		}
 	}
 }

@@ -72,7 +72,7 @@ func groups(steps []step) (all [][]step) {
 
 // stepsCommand runs the steps of a file, all of them even if one fails.
 func stepsCommand(ctx context.Context, name string) error {
-	file, err := os.Open(name)
+	file, err := os.Open(name) //nolint:gosec // the Makefile names the file
 	if err != nil {
 		return err
 	}
@@ -84,11 +84,11 @@ func stepsCommand(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(folder)
+	defer os.RemoveAll(folder) //nolint:errcheck // it is a temporary folder
 	env := append(os.Environ(), outcomesEnv+"="+folder)
 	began := time.Now()
 	for _, group := range groups(steps) {
-		fmt.Fprintf(os.Stdout, "\n== after %v\n", time.Since(began).Round(time.Second))
+		printf(os.Stdout, "\n== after %v\n", time.Since(began).Round(time.Second))
 		runGroup(ctx, os.Stdout, env, group)
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -105,7 +105,7 @@ func stepsCommand(ctx context.Context, name string) error {
 // one has ended.
 func runGroup(ctx context.Context, out io.Writer, env []string, group []step) {
 	if len(group) == 1 {
-		fmt.Fprintf(out, "== %s: %s\n", group[0].name, group[0].command)
+		printf(out, "== %s: %s\n", group[0].name, group[0].command)
 		group[0].run(ctx, out, env)
 		return
 	}
@@ -113,13 +113,13 @@ func runGroup(ctx context.Context, out io.Writer, env []string, group []step) {
 	var running sync.WaitGroup
 	for i := range group {
 		s := &group[i]
-		fmt.Fprintf(out, "== %s begins: %s\n", s.name, s.command)
+		printf(out, "== %s begins: %s\n", s.name, s.command)
 		running.Go(func() {
 			var said bytes.Buffer
 			s.run(ctx, &said, env)
 			mu.Lock()
 			defer mu.Unlock()
-			fmt.Fprintf(out, "\n== %s\n%s", s.name, &said)
+			printf(out, "\n== %s\n%s", s.name, &said)
 		})
 	}
 	running.Wait()
@@ -139,7 +139,7 @@ func (s *step) run(ctx context.Context, out io.Writer, env []string) {
 		s.err = fmt.Errorf("it did not end within %s seconds", most)
 	}
 	if s.err != nil {
-		fmt.Fprintf(out, "== %s failed: %v\n", s.name, s.err)
+		printf(out, "== %s failed: %v\n", s.name, s.err)
 	}
 }
 
@@ -153,7 +153,7 @@ func finish(out io.Writer, steps []step, took time.Duration, outcomes []outcome)
 	for _, group := range groups(steps) {
 		bound += slices.MaxFunc(group, func(a, b step) int { return cmp.Compare(a.bound, b.bound) }).bound
 	}
-	fmt.Fprintf(out, "\n%-14s %7s %7s  result\n", "step", "seconds", "bound")
+	printf(out, "\n%-14s %7s %7s  result\n", "step", "seconds", "bound")
 	for _, s := range steps {
 		result := "ok"
 		if s.took > s.bound {
@@ -165,7 +165,7 @@ func finish(out io.Writer, steps []step, took time.Duration, outcomes []outcome)
 		if s.beside {
 			result += ", beside the one above"
 		}
-		fmt.Fprintf(out, "%-14s %7.0f %7.0f  %s\n", s.name, s.took.Seconds(), s.bound.Seconds(), result)
+		printf(out, "%-14s %7.0f %7.0f  %s\n", s.name, s.took.Seconds(), s.bound.Seconds(), result)
 	}
 	result := "ok"
 	if took > 2*bound {
@@ -173,7 +173,7 @@ func finish(out io.Writer, steps []step, took time.Duration, outcomes []outcome)
 	} else if err != nil {
 		result = "failed"
 	}
-	fmt.Fprintf(out, "%-14s %7.0f %7.0f  %s\n", "all", took.Seconds(), bound.Seconds(), result)
+	printf(out, "%-14s %7.0f %7.0f  %s\n", "all", took.Seconds(), bound.Seconds(), result)
 	if len(outcomes) > 0 {
 		printCounts(out, outcomes)
 	}

@@ -422,7 +422,8 @@ func TestNoWaitFailsAtTheLimitOfUnsentBytes(t *testing.T) {
 				h, _ := peer.expect(wire.Request)
 				peer.write(credit(h.ID, wire.OfReply, 4<<20))
 				go func() {
-					for first.Send(context.Background(), 0, make([]byte, 1000)) == nil {
+					for err := error(nil); err == nil; {
+						err = first.Send(context.Background(), 0, make([]byte, 1000))
 					}
 				}()
 				synctest.Wait() // the peer reads no more, so the stream waits

@@ -247,7 +247,7 @@ func (w *walk) value(p *plan, v reflect.Value, depth int) error {
 	if w.parts++; w.parts > cmp.Or(w.rules.MaxParts, MaxParts) {
 		return fmt.Errorf("it has more than %d parts", w.parts-1)
 	}
-	switch v.Kind() { //nolint:exhaustive // others are not open
+	switch v.Kind() {
 	case reflect.Struct:
 		for i := range p.fields {
 			f := &p.fields[i]

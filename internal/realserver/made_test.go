@@ -12,7 +12,7 @@ import (
 // TestProgramsAreMade builds or downloads every program that tests start, two at a time, and keeps
 // them in the user's cache. It runs before all other tests, which then wait for no build: make
 // servers.
-func TestProgramsAreMade(t *testing.T) {
+func TestProgramsAreMade(t *testing.T) { //nolint:tparallel // other tests wait for it
 	goProgram := func(pkg string) func(*testing.T, string) {
 		return func(t *testing.T, name string) { Tool(t, name, pkg) }
 	}

@@ -27,19 +27,19 @@ type (
 		A int
 		B string `json:"b,omitempty"`
 		C bool   `json:"-"`
-		D []byte `json:"-,"`
+		D []byte `json:"-,"` //nolint:staticcheck // its name is "-"
 		e int    //nolint:unused // JSON leaves it out
 	}
 	inner  struct{ A, X, Y int }
 	Deep   struct{ X, Z int }
 	Tagged struct{ N int }
-	number int
+	number int //nolint:unused // JSON leaves it out
 	Number int
 	outer  struct {
 		inner
 		*Deep
 		Tagged `json:"tagged"`
-		number //nolint:unused // JSON leaves it out
+		number //nolint:unused // as above
 		Number
 		A string
 	}
@@ -140,7 +140,7 @@ func TestAStructHasAllFieldsOrNone(t *testing.T) {
 // The name of a type without a name can be as long as its definition, so a schema shortens it.
 func TestNamesOfTypesAreShortened(t *testing.T) {
 	of := reflect.TypeFor[struct {
-		A struct{ Bééééééééééééééééééé, Cééééééééééééééééééééééé, Dééééééééééééééééééééééé, Eéééééééééééééééééééé string }
+		A struct{ Bééééééééééééééééééé, Cééééééééééééééééééééééé, Dééééééééééééééééééééééé, Eéééééééééééééééééééé string } //nolint:asciicheck // no rune may be cut
 	}]()
 	for range 6 {
 		of = reflect.StructOf([]reflect.StructField{{Name: "Left", Type: of}, {Name: "Right", Type: of}})

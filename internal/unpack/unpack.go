@@ -162,12 +162,13 @@ func (g *Gate) leave() {
 // A queue is a heap of waiters.
 type queue []*waiter
 
-func (q queue) Len() int           { return len(q) }
-func (q queue) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
+func (q *queue) Len() int           { return len(*q) }
+func (q *queue) Less(i, j int) bool { return (*q)[i].due.Before((*q)[j].due) }
 
-func (q queue) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].at, q[j].at = i, j
+func (q *queue) Swap(i, j int) {
+	w := *q
+	w[i], w[j] = w[j], w[i]
+	w[i].at, w[j].at = i, j
 }
 
 func (q *queue) Push(w any) {

@@ -30,7 +30,7 @@ type requestBody struct {
 // Read implements io.Reader.
 func (b *requestBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err == io.EOF { //nolint:errorlint // it is bare
+	if err == io.EOF {
 		b.ended.Store(true)
 	}
 	return n, err

@@ -266,8 +266,8 @@ func (l *link) unpack(ctx context.Context, r *reply, q *request, call *yodel.Cal
 		return nil, l.unreadable(call, fmt.Errorf("it has the compress type %d, for which the call has no compressor", r.compressType()))
 	}
 	encoded, reply := new(yodel.Encoded), call.Reply
-	call.Reply = encoded // so that TakeReply decompresses within the client's limits, and does not decode
-	err := call.TakeReply(r.body, true)
+	call.Reply = encoded                // so that TakeReply decompresses within the client's limits, and does not decode
+	err := call.TakeReply(r.body, true) //nolint:contextcheck // the call has the context
 	call.Reply = reply
 	if _, told := errors.AsType[*yodel.Error](err); err != nil && !told && ctx.Err() == nil {
 		err = &yodel.Error{

@@ -165,12 +165,12 @@ func (l *Link) Do(ctx context.Context, call *yodel.Call, p *Envelopes) error {
 	v.start(body) //nolint:contextcheck // the exchange has the context
 	switch kind {
 	case "unary":
-		return v.reply()
+		return v.reply() //nolint:contextcheck // the call has the context
 	case "upload":
 		if err = call.Converse(ctx, v); err != nil {
 			return v.prefer(err)
 		}
-		return v.reply()
+		return v.reply() //nolint:contextcheck // the call has the context
 	}
 	if err = call.Converse(ctx, v); err != nil {
 		return v.prefer(err)

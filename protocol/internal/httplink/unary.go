@@ -46,8 +46,8 @@ func (l *Link) DoUnary(ctx context.Context, call *yodel.Call, get bool) error {
 	if err != nil {
 		return err
 	}
-	defer response.Body.Close() // it was read
-	return x.takeUnary(response)
+	defer response.Body.Close()  // it was read
+	return x.takeUnary(response) //nolint:contextcheck // the call has the context
 }
 
 // sendUnary sends the request.
