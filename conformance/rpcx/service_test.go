@@ -147,7 +147,7 @@ func serveProtocols(t testing.TB, addr string, o yodel.ServerOptions, more ...yo
 	t.Helper()
 	o.Codecs = []yodel.Codec{msgpack.Codec, protobuf.Codec}
 	o.Compressors = []yodel.Compressor{gzip.Compressor}
-	o.Protocols = []yodel.Protocol{rpcx.Protocol, http.New(&http.Options{RPCX: true})}
+	o.Protocols = []yodel.Protocol{rpcx.Protocol, http.New(&http.Options{RPCX: true, ExposeErrors: true})}
 	o.Protocols = append(o.Protocols, more...)
 	o.Logger = slog.New(slog.DiscardHandler)
 	s := &yodelServer{Server: yodel.NewServer(&o), Arith: newArith()}
