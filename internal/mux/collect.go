@@ -21,7 +21,7 @@ import (
 // A collector collects a message that arrives in pieces. The reader owns it until the message is
 // complete.
 type collector struct {
-	c       *Conn
+	c       *Conn       // nil for unwanted
 	buf     []byte      // begins with the header of the opening frame
 	want    int         // the length of buf when all pieces have arrived
 	err     error       // why the message cannot be read: a broken piece, or no memory
@@ -55,12 +55,12 @@ func (rd *reader) collect(r *Request, h wire.Header, frame, msg []byte) bool {
 	if r.Fields != nil {
 		r.bytes = int(min(r.Fields.Size, math.MaxInt))
 	}
-	p := new(collector)
+	p := &collector{c: rd.c}
 	r.collected = p // so that the table shows it as incomplete
 	if ok, alive := rd.accept(r); !ok {
 		return alive
 	}
-	p.begin(rd.c, h, r.bytes, frame, msg)
+	p.begin(h, r.bytes, frame, msg)
 	return rd.collected(h, p)
 }
 
@@ -95,9 +95,9 @@ func (co *callsOut) onLargeReply(h wire.Header, frame []byte) bool {
 	if err == nil && f.Size > uint64(c.cfg.MaxMessage) {
 		err = &TooLargeError{Size: f.Size, Limit: c.cfg.MaxMessage}
 	}
-	p := &collector{err: err}
+	p := &collector{c: c, err: err}
 	if err == nil {
-		p.begin(c, h, int(f.Size), frame, msg) //nolint:gosec // within MaxMessage
+		p.begin(h, int(f.Size), frame, msg) //nolint:gosec // within MaxMessage
 	}
 	if !co.setPart(h.ID, p) { // the caller has canceled the call meanwhile
 		p.drop()
@@ -123,12 +123,12 @@ func (co *callsOut) setPart(id uint32, p *collector) (wanted bool) {
 
 // begin starts a message with its opening frame, and with the part of the message that this frame
 // carries.
-func (p *collector) begin(c *Conn, h wire.Header, size int, frame, msg []byte) {
+func (p *collector) begin(h wire.Header, size int, frame, msg []byte) {
 	opening := len(frame) - len(msg)
 	if h.Flags&wire.HasChecksum != 0 {
 		opening -= wire.ChecksumSize
 	}
-	p.c, p.want = c, opening+size
+	p.want = opening + size
 	n := opening + len(msg)
 	if n >= leastGrant {
 		n = p.grant(n)
