@@ -192,14 +192,14 @@ func (x compressorTrial) checkLimit() error {
 
 func (x compressorTrial) checkBomb() error {
 	const limit = 1 << 20
-	bomb, err := x.compress(make([]byte, 64<<20))
+	bomb, err := x.compress(make([]byte, 16<<20))
 	if err != nil {
 		return err
 	}
 	var got error
 	err = allocatesAtMost(3*limit, func() { _, got = x.Decompress(nil, bomb, limit) })
 	if err == nil && !errors.Is(got, yodel.ErrTooLarge) {
-		err = fmt.Errorf("64 MiB of zeros with a limit of 1 MiB: got error %v", got)
+		err = fmt.Errorf("16 MiB of zeros with a limit of 1 MiB: got error %v", got)
 	}
 	return err
 }

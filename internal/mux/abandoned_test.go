@@ -26,7 +26,7 @@ func liveHeap() int64 {
 // What has come of a reply is freed when its caller gives up, although the server neither ends the
 // reply nor the connection. Until it is freed, it is counted.
 func TestAbandonedRepliesAreFreed(t *testing.T) {
-	const size, calls, piece = 4 << 20, 3, 60_000
+	const size, calls, piece = 1 << 20, 3, 60_000
 	for _, conns := range []int{1, 8} {
 		for name, within := range map[string]int{"between two frames": 0, "within a frame": piece / 2} {
 			t.Run(fmt.Sprintf("%s, %d connections", name, conns), func(t *testing.T) {

@@ -57,7 +57,7 @@ func TestNotProcessedMeansNotExecuted(t *testing.T) {
 	t.Attr("rerun", "never")
 	rounds := 300
 	if raceEnabled {
-		rounds = 200
+		rounds = 100
 	}
 	var answered, notExecuted, unknown atomic.Int64
 	t.Run("rounds", func(t *testing.T) {
