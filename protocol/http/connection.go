@@ -71,6 +71,7 @@ func newConnection(ctx context.Context, p *Protocol, s *yodel.Session) *connecti
 		ReadHeaderTimeout: limits.Handshake,
 		ReadTimeout:       forever, // see forever
 		WriteTimeout:      forever,
+		IdleTimeout:       -1,                         // none: as long as ReadTimeout, its timer would start again when a connection ends with open streams
 		MaxHeaderBytes:    limits.MaxMetadata + 8<<10, // and the headers of HTTP itself
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ConnState:         func(_ net.Conn, state std.ConnState) { c.state(ctx, state) },

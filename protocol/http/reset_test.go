@@ -126,6 +126,58 @@ func liveHeap() int64 {
 	return int64(m.HeapAlloc)
 }
 
+// siteWithHeap returns a site whose handlers may end unseen, and the heap before its first request.
+func siteWithHeap(t *testing.T) (s *site, before int64) {
+	t.Helper()
+	s = newSite(t, nil, yodel.ServerOptions{})
+	go func() {
+		for { // the handlers of the site report their ends
+			select {
+			case <-s.ended:
+			case <-t.Context().Done():
+				return
+			}
+		}
+	}()
+	before = liveHeap()
+	for range 5 { // until the memory of the test before is free
+		<-time.After(20 * time.Millisecond)
+		before = min(before, liveHeap())
+	}
+	return s, before
+}
+
+// Of a connection that has ended nothing stays in memory, however far its requests had come.
+func TestConnectionsThatEndAreForgotten(t *testing.T) {
+	const conns = 300
+	envelope := envelopeOf(`{"text":"hello"}`)
+	for name, r := range map[string]openedRequest{
+		"header only":      {path: "/Test/Echo", media: "application/json"},
+		"part of the body": {path: "/Test/Echo", media: "application/grpc+json", body: envelope[:10]},
+		"an open stream":   {path: "/Test/Chat", media: "application/grpc+json", body: envelope},
+		"a whole request":  {path: "/Test/Watch", media: "application/grpc+json", body: envelope, whole: true},
+		"no request":       {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, before := siteWithHeap(t)
+			for range conns {
+				c := dialHTTP2(t, s.addr)
+				if r.path != "" {
+					c.request(1, r)
+				}
+				c.awaitPong()
+				must(t, c.conn.Close())
+			}
+			left := int64(0)
+			eventually(t, "the connections are forgotten", func() bool {
+				left = liveHeap() - before
+				return left < conns*4_000
+			})
+			t.Logf("%d bytes are left of each connection", left/conns)
+		})
+	}
+}
+
 // Of a request that the client has reset nothing stays in memory, however far the request had come,
 // although its connection lives on and the times for slow clients are long.
 func TestResetRequestsAreForgotten(t *testing.T) {
@@ -156,21 +208,7 @@ func TestResetRequestsAreForgotten(t *testing.T) {
 	} {
 		for _, conns := range []int{1, 8} {
 			t.Run(fmt.Sprintf("%s, %d connections", test.name, conns), func(t *testing.T) {
-				s := newSite(t, nil, yodel.ServerOptions{})
-				go func() {
-					for { // the handlers of the site report their ends
-						select {
-						case <-s.ended:
-						case <-t.Context().Done():
-							return
-						}
-					}
-				}()
-				before := liveHeap()
-				for range 5 { // until the memory of the test before is free
-					<-time.After(20 * time.Millisecond)
-					before = min(before, liveHeap())
-				}
+				s, before := siteWithHeap(t)
 				var all sync.WaitGroup
 				clients := make([]*rawHTTP2, conns)
 				for i := range clients {
