@@ -65,18 +65,20 @@ func TestTripleConsumers(t *testing.T) {
 func TestTripleProviders(t *testing.T) {
 	zk := realserver.ZooKeeper(t)
 	r := registryAt(t, zk.Addr)
-	for name, start := range map[string]func(port string) *realserver.Peer{
-		"java": func(port string) *realserver.Peer {
+	for name, start := range map[string]func(t *testing.T, port string) *realserver.Peer{
+		"java": func(t *testing.T, port string) *realserver.Peer {
+			t.Helper()
 			return realserver.Dubbo(t, "provider", "zookeeper://"+zk.Addr, "tri", port)
 		},
-		"go": func(port string) *realserver.Peer {
+		"go": func(t *testing.T, port string) *realserver.Peer {
+			t.Helper()
 			return realserver.DubboGo(t, "provider", zk.Addr, "tri", "interface", port)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			addr := realserver.FreeAddr(t)
 			_, port, _ := net.SplitHostPort(addr) // it is one of this host
-			start(port).Ready()
+			start(t, port).Ready()
 			in := found(t, r, texts, addr)
 			c := yodel.NewClient(yodel.Static("grpc://"+in.Addr), &yodel.ClientOptions{Codec: protobuf.Codec, Wires: []yodel.Wire{grpc.Wire}})
 			defer c.Close()
