@@ -343,13 +343,15 @@ func TestNegativeHTTP2(t *testing.T) {
 // awaitPongs waits until the clients have answered all pings.
 func (s *negativeServer) awaitPongs(t *testing.T) {
 	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
 	end := time.Now().Add(20 * time.Second)
 	s.each(func(c *negativeConn) {
 		for c.acked.Load() < c.pings.Load() {
 			if time.Now().After(end) {
 				t.Fatalf("the client has answered %d of %d pings", c.acked.Load(), c.pings.Load())
 			}
-			time.Sleep(time.Millisecond)
+			<-tick.C
 		}
 	})
 }
