@@ -165,7 +165,7 @@ func TestRepliesThroughLinksAreCounted(t *testing.T) {
 					t.Errorf("a call that has memory: %v", err)
 				}
 			}
-			// Replies that come before their numbers and sizes take memory bit by bit: all may fail.
+			// Replies whose sizes come last take memory bit by bit: all may fail.
 			if refused == 0 || refused == endpoints && name != "jsonrpc" {
 				t.Errorf("%d of %d calls were refused", refused, endpoints)
 			}
