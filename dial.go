@@ -252,7 +252,7 @@ func (ep *Endpoint) connect(ctx context.Context, d *dialing) (*dialledConn, *dia
 		return nil, err
 	}
 	var nc net.Conn
-	if err := c.guard.apart("the transport's Dial", nil, func() (err error) {
+	if err := c.guard.Apart("the transport's Dial", nil, func() (err error) {
 		nc, err = c.opts.Transport.Dial(ctx, ep.Addr())
 		return err
 	}); err != nil {

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/yodel-rpc/yodel/internal/guard"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/introspect"
@@ -28,7 +29,7 @@ const native = "yodel"
 // A link is the client's state of a Link.
 type link struct {
 	Link
-	guard   *guard
+	guard   *guard.Guard
 	conn    *linkConn
 	closing <-chan struct{}
 	done    <-chan struct{}
@@ -46,7 +47,7 @@ type link struct {
 func (ep *Endpoint) connectLink(ctx context.Context, nc net.Conn) (*dialledConn, error) {
 	conn, forWire := recording(nc)
 	l := &link{guard: ep.client.guard, conn: conn}
-	err := l.guard.apart("the Wire's Connect", nil, func() (err error) {
+	err := l.guard.Apart("the Wire's Connect", nil, func() (err error) {
 		if l.Link, err = ep.wire.Connect(ctx, forWire, ep); err == nil {
 			l.closing, l.done = l.Closing(), l.Done()
 			if limited, ok := l.Link.(interface{ Full() bool }); ok {
@@ -93,7 +94,7 @@ func (l *link) why() error {
 // shut closes the link. A second call with whenIdle false cuts off the calls in flight.
 func (l *link) shut(whenIdle bool) {
 	l.shutOff.Store(true)
-	_ = l.guard.apart("the Link's Close", nil, func() error { // a failure is in the log
+	_ = l.guard.Apart("the Link's Close", nil, func() error { // a failure is in the log
 		l.Close(whenIdle)
 		return nil
 	})
@@ -107,7 +108,7 @@ func (d *dialledConn) watch() {
 	case <-l.closing:
 	case <-l.done:
 	}
-	err := l.guard.apart("the Link's Err", nil, l.Err)
+	err := l.guard.Apart("the Link's Err", nil, l.Err)
 	if err != nil {
 		err = cmp.Or(l.conn.foreign(d.ep.protocol), err)
 	}

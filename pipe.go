@@ -364,7 +364,7 @@ func (c *serverCall) runStream(ctx context.Context) (any, error) {
 			}
 			return explainStream(ctx, b.name, where, err)
 		},
-		watch: c.call.watchMessages(&c.server.guard, c.server.watchers.messages),
+		watch: c.call.watchMessages(c.server.guard, c.server.watchers.messages),
 	}, c.call.Args)
 }
 

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/guard"
 	"github.com/yodel-rpc/yodel/internal/iface"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/reflectcall"
@@ -35,7 +36,7 @@ type requester struct {
 	noWait        bool
 	checksum      bool
 	limits        Limits // with defaults
-	guard         *guard
+	guard         *guard.Guard
 	memory        *mux.Memory
 	unpacking     unpack.Gate
 	side          string // "client" or "server", for messages

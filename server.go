@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/firstbytes"
+	"github.com/yodel-rpc/yodel/internal/guard"
 	"github.com/yodel-rpc/yodel/internal/loglimit"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/samples"
@@ -158,8 +159,8 @@ type Server struct {
 	memory      *mux.Memory
 	config      mux.Config // for all accepted connections
 	started     time.Time
-	guard       guard
-	hooks       hooks
+	guard       *guard.Guard
+	hooks       guard.Hooks
 	slowAfter   time.Duration
 	busy        serverLoad
 	live        *liveServer // nil without Diagnostics
@@ -280,10 +281,11 @@ func NewServer(o *ServerOptions) *Server {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
-	opts.Logger = guarded(opts.Logger)
+	opts.Logger = guard.Logger(opts.Logger)
 	s.peerLines.Log = opts.Logger
 	refuseNil("ServerOptions.Middleware", opts.Middleware, func(m Middleware) bool { return m == nil })
-	s.guard.log, s.calls.guard = opts.Logger, &s.guard
+	s.guard = guard.New(opts.Logger, interruption)
+	s.calls.guard = s.guard
 	if len(opts.Protocols) > 0 && s.instance.Protocols == nil {
 		s.instance.Protocols = s.speaks()
 	}
@@ -334,7 +336,7 @@ func NewServer(o *ServerOptions) *Server {
 func (s *Server) speaks() []string {
 	names := []string{native}
 	for _, p := range s.opts.Protocols {
-		_ = s.guard.apart("a Protocol's Name", nil, func() error { // a panic is in the log
+		_ = s.guard.Apart("a Protocol's Name", nil, func() error { // a panic is in the log
 			names = append(names, p.Name())
 			return nil
 		})
@@ -423,7 +425,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	here := s.announce(l.Addr())
 	failed := make(chan error, 1)
 	go func() {
-		failed <- s.guard.apart("the listener", nil, func() error { return s.accept(l) })
+		failed <- s.guard.Apart("the listener", nil, func() error { return s.accept(l) })
 		s.mu.Lock()
 		s.accepting--
 		s.arriving-- // together with accepting, so that a loop that ends does not count as a connection
@@ -505,7 +507,7 @@ func (s *Server) emptyLocked() {
 // in doubt whether its calls were executed.
 func (s *Server) serve(nc net.Conn) {
 	defer s.arrived()
-	defer s.guard.rescue("a connection's own code")
+	defer s.guard.Rescue("a connection's own code")
 	addr := nc.RemoteAddr().String()
 	refuse := func(err error) {
 		_ = nc.Close() // there is nothing more to say
@@ -515,7 +517,7 @@ func (s *Server) serve(nc net.Conn) {
 		}
 	}
 	if s.opts.Accept != nil {
-		err := s.guard.apart("the Accept filter", nil, func() error { return s.opts.Accept(nc) })
+		err := s.guard.Apart("the Accept filter", nil, func() error { return s.opts.Accept(nc) })
 		if err != nil {
 			refuse(err)
 			return
@@ -554,10 +556,10 @@ func (s *Server) serveSession(ses *Session, refuse func(error)) {
 			ses.abort()
 		}
 	}()
-	defer s.guard.rescue("a connection's own code")
+	defer s.guard.Rescue("a connection's own code")
 	var p Protocol
 	var name string
-	err := s.guard.apart("the code that recognizes a protocol", nil, func() error {
+	err := s.guard.Apart("the code that recognizes a protocol", nil, func() error {
 		if p = ses.sniff(); p != nil {
 			name = p.Name()
 		}
@@ -681,7 +683,7 @@ func (s *Server) admit() error {
 // event passes a connection event to the OnConn hook.
 func (s *Server) event(e ConnEvent) {
 	if s.opts.OnConn != nil {
-		_ = s.hooks.run(&s.guard, "the OnConn hook", func() error { // a failure is in the log
+		_ = s.hooks.Run(s.guard, "the OnConn hook", func() error { // a failure is in the log
 			s.opts.OnConn(e)
 			return nil
 		})
@@ -784,7 +786,6 @@ func (s *Server) noteHidden(method string, err error) uint64 {
 // panicked logs a handler's panic and returns the error for the caller, which contains no details
 // of the panic.
 func (s *Server) panicked(ctx context.Context, method string, value any) *Error {
-	n := s.guard.panics.Add(1)
-	s.guard.logPanic(ctx, "yodel: handler panicked", n, value, "method", method)
+	n := s.guard.Panicked(ctx, "yodel: handler panicked", value, "method", method)
 	return failure("YDL5001", "%s: the handler panicked; see number %d in the server's log", method, n)
 }

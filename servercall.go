@@ -689,7 +689,7 @@ func (c *serverCall) done(code Code, took time.Duration, handedOver bool) {
 	if c.server.live != nil {
 		c.measure(took, code)
 	}
-	endAll(c.ctx, &c.server.guard, c.server.watchers.calls, &c.call, c.err)
+	endAll(c.ctx, c.server.guard, c.server.watchers.calls, &c.call, c.err)
 	if c.server.watchers.wants(&c.call, c.err) {
 		c.tellNotable(took)
 	}

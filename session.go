@@ -333,7 +333,7 @@ func (ses *Session) readAhead() (stop func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		defer ses.server.guard.rescue("a connection's own code")
+		defer ses.server.guard.Rescue("a connection's own code")
 		for ses.Reader.Buffered() < ses.Reader.Size() {
 			_, err := ses.Reader.Peek(ses.Reader.Buffered() + 1)
 			if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -476,7 +476,7 @@ func (ses *Session) serve(p Protocol, name string) {
 	ses.mu.Unlock()
 	ses.Reader = bufio.NewReaderSize(sessionReader{ses}, sessionBuffer)
 	ses.receive(false) // the bounds for messages do not apply to a Protocol that does not call Next
-	err := s.guard.apart("protocol "+name, nil, func() error { return p.Serve(ses.ctx, ses) })
+	err := s.guard.Apart("protocol "+name, nil, func() error { return p.Serve(ses.ctx, ses) })
 	aborted := context.Cause(ses.ctx) == mux.ErrClosed //nolint:errorlint // it is set bare
 	ses.cancel(mux.ErrCallerGone)
 	_ = ses.Conn.Close() // there is nothing more to say
@@ -565,7 +565,7 @@ func (ses *Session) Draining() <-chan struct{} { return ses.draining }
 // is logged.
 func (ses *Session) Go(f func()) {
 	ses.calls.Go(func() {
-		defer ses.server.guard.rescue("protocol code")
+		defer ses.server.guard.Rescue("protocol code")
 		f()
 	})
 }
