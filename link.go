@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/yodel-rpc/yodel/internal/firstbytes"
 	"github.com/yodel-rpc/yodel/internal/guard"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/text"
@@ -30,7 +31,7 @@ const native = "yodel"
 type link struct {
 	Link
 	guard   *guard.Guard
-	conn    *linkConn
+	conn    *firstbytes.Recorder
 	closing <-chan struct{}
 	done    <-chan struct{}
 	full    func() bool  // of the Link; nil if it has none
@@ -45,7 +46,7 @@ type link struct {
 // connectLink makes a connection through the endpoint's Wire. It takes ownership of nc, even if it
 // fails.
 func (ep *Endpoint) connectLink(ctx context.Context, nc net.Conn) (*dialledConn, error) {
-	conn, forWire := recording(nc)
+	conn, forWire := firstbytes.Record(nc)
 	l := &link{guard: ep.client.guard, conn: conn}
 	err := l.guard.Apart("the Wire's Connect", nil, func() (err error) {
 		if l.Link, err = ep.wire.Connect(ctx, forWire, ep); err == nil {
@@ -62,7 +63,7 @@ func (ep *Endpoint) connectLink(ctx context.Context, nc net.Conn) (*dialledConn,
 			if ctx.Err() != nil {
 				err = mux.ErrHandshake
 			}
-			err = cmp.Or(conn.foreign(ep.protocol), err)
+			err = cmp.Or(conn.Mismatch(ep.protocol), err)
 		}
 		return nil, err
 	}
@@ -110,7 +111,7 @@ func (d *dialledConn) watch() {
 	}
 	err := l.guard.Apart("the Link's Err", nil, l.Err)
 	if err != nil {
-		err = cmp.Or(l.conn.foreign(d.ep.protocol), err)
+		err = cmp.Or(l.conn.Mismatch(d.ep.protocol), err)
 	}
 	l.mu.Lock()
 	l.err = err
@@ -235,7 +236,7 @@ func (l *link) failure(ctx context.Context, ep *Endpoint, err error) error {
 	if e, ok := err.(*Error); err == nil || ctx.Err() != nil || ok && e.NotProcessed { //nolint:errorlint // as Link.Do returns it
 		return err
 	}
-	if foreign := l.conn.foreign(ep.protocol); foreign != nil {
+	if foreign := l.conn.Mismatch(ep.protocol); foreign != nil {
 		return &mux.CallError{Cause: foreign, NotProcessed: true}
 	}
 	return err
