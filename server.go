@@ -18,6 +18,7 @@ import (
 	"github.com/yodel-rpc/yodel/internal/guard"
 	"github.com/yodel-rpc/yodel/internal/loglimit"
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/nearest"
 	"github.com/yodel-rpc/yodel/internal/samples"
 	"github.com/yodel-rpc/yodel/internal/schema"
 	"github.com/yodel-rpc/yodel/internal/text"
@@ -174,9 +175,9 @@ type Server struct {
 	// methodsVersion grows with each change of the methods, of their names and of their marks.
 	methodsVersion atomic.Uint64
 	schemas        schema.Book
-	reserved       map[string]bool // names being registered; guarded by methodsMu
-	suggester      suggester
-	samples        *sampler // records of calls that it executes, and that it and its handlers make
+	reserved       map[string]bool          // names being registered; guarded by methodsMu
+	unknowns       nearest.Methods[*method] // the calls of methods that it does not have
+	samples        *sampler                 // records of calls that it executes, and that it and its handlers make
 	serviceList    atomic.Pointer[serviceList]
 
 	mu        sync.Mutex
@@ -271,6 +272,7 @@ func NewServer(o *ServerOptions) *Server {
 		conns: make(map[connection]struct{}), links: make(map[*serverConn]struct{}),
 		pools: make(map[*mux.Pool]struct{}), stopped: make(chan struct{}), empty: make(chan struct{}),
 		instance: o.Instance, anew: make(chan struct{}), updating: make(chan struct{}, 1),
+		unknowns: nearest.Methods[*method]{Service: serviceOf, BuiltIn: builtInService},
 	}
 	opts := &s.opts
 	s.fillCodecs()

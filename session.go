@@ -551,7 +551,7 @@ func (ses *Session) Compressor(name string) Compressor { return ses.server.compr
 // HasService reports whether the server has a method of the service, for protocols that answer a
 // call of an unknown method differently if the service is known.
 func (ses *Session) HasService(service string) bool {
-	return ses.server.servicesOf(ses.server.methods.Load()).services[service]
+	return ses.server.unknowns.HasService(ses.server.methods.Load(), service)
 }
 
 // Limits returns the limits of the server with their defaults. A field is zero only if zero means
