@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/guard"
+	"github.com/yodel-rpc/yodel/internal/metadata"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/samples"
 	"github.com/yodel-rpc/yodel/introspect"
@@ -154,7 +155,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	c.handler = c.observe(&c.watchers, c.counts, chain(opts.Middleware, c.balance()))
 	c.orders.lines.Limit, c.orders.lines.New = max(c.limits.MaxOpen, minUntold), newTurn
 	c.config = mux.Config{
-		Limits: c.limits.mux(), Metadata: appendMetadata(nil, opts.ConnMetadata), Agent: agent, Caller: []byte(opts.Name),
+		Limits: c.limits.mux(), Metadata: metadata.Append(nil, opts.ConnMetadata), Agent: agent, Caller: []byte(opts.Name),
 		Learned: c.learned, Pool: mux.NewPool(), Watch: mux.NewWatch(), Memory: c.memory,
 	}
 	c.configure(&c.config)

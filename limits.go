@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/metadata"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -138,6 +139,10 @@ func (l *Limits) mux() mux.Limits {
 		MaxUnsent: l.MaxUnsent, StreamWindow: l.StreamWindow, KeepAlive: l.KeepAlive, Handshake: l.Handshake, IdleTimeout: l.IdleTimeout, MaxAge: l.MaxAge,
 		Polling: max(l.Polling, 0),
 	}
+}
+
+func (l *Limits) metadata() metadata.Limits {
+	return metadata.Limits{Bytes: l.MaxMetadata, Pairs: l.MaxPairs}
 }
 
 // polling returns d or its default. It returns a negative value unchanged, so that the value does

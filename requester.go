@@ -18,6 +18,7 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/guard"
 	"github.com/yodel-rpc/yodel/internal/iface"
+	"github.com/yodel-rpc/yodel/internal/metadata"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/reflectcall"
 	"github.com/yodel-rpc/yodel/internal/stats"
@@ -58,8 +59,7 @@ type requester struct {
 	async      chan struct{} // tokens: one for each goroutine of an asynchronous call
 	states     states
 
-	repeated atomic.Pointer[repeatedMetadata] // nil until metadata repeats
-	unlike   atomic.Uint32                    // calls whose metadata differs
+	repeated metadata.Cache
 
 	watches bool // an observer of calls to endpoints or to peers has Attempt
 }
@@ -311,14 +311,14 @@ func (q *requester) encodeFields(o *outgoing, call *Call) error {
 	req.Metadata = nil
 	if call.Metadata != nil {
 		x := o.useExtra()
-		req.Metadata, x.metadata = q.encodeMetadata(x.metadata[:0], call.Metadata)
+		req.Metadata, x.metadata = q.repeated.Encode(x.metadata[:0], call.Metadata)
 	}
 	if !req.Bare || call.Attempt != 0 || call.IdempotencyKey != "" || call.Key != "" || call.Criticality != 0 || call.Tenant != "" || call.Trace != "" || call.Explain {
 		req.Bare = false
 		encodeRare(&req.Fields, call)
 	}
 	n := len(req.Metadata) + len(call.IdempotencyKey) + len(call.Key) + len(call.Tenant) + len(call.Trace)
-	if err := metadataFits(&q.limits, len(call.Metadata), n); err != nil {
+	if err := q.limits.metadata().Check(len(call.Metadata), n); err != nil {
 		return refusal("YDL2203", "%s: the metadata %v on this %s", call.Method, err, q.side)
 	}
 	return nil
@@ -406,16 +406,16 @@ func (q *requester) decodeFields(call *Call, a *mux.Answer) error {
 	if err := wire.ParseFields(a.Fields, &f); err != nil {
 		return &mux.BrokenError{Cause: err}
 	}
-	md, err := parseMetadata(&q.limits, f.Metadata)
-	what := tooMuch(err)
+	md, err := q.limits.metadata().Parse(f.Metadata)
+	what := metadata.Excess(err)
 	if err != nil && what == "" {
 		return &mux.BrokenError{Cause: err}
 	}
 	call.Trailer = md
 	if len(f.Header) > 0 {
-		if md, err = parseMetadata(&q.limits, f.Header); err == nil {
+		if md, err = q.limits.metadata().Parse(f.Header); err == nil {
 			call.SetHeader(md)
-		} else if what = cmp.Or(what, tooMuch(err)); what == "" {
+		} else if what = cmp.Or(what, metadata.Excess(err)); what == "" {
 			return &mux.BrokenError{Cause: err}
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/yodel-rpc/yodel/internal/firstbytes"
 	"github.com/yodel-rpc/yodel/internal/guard"
 	"github.com/yodel-rpc/yodel/internal/loglimit"
+	"github.com/yodel-rpc/yodel/internal/metadata"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/nearest"
 	"github.com/yodel-rpc/yodel/internal/samples"
@@ -224,8 +225,7 @@ type serverConn struct {
 
 	contexts []callContext // for the next requests; used by the reader goroutine only
 
-	repeated atomic.Pointer[repeatedMetadata] // nil until metadata repeats
-	unlike   atomic.Uint32                    // calls whose metadata differs
+	repeated metadata.Cache
 	told     toldLoad
 
 	keys *keyScope // the scope of ServerOptions.Keys as sent in the settings; nil without Keys
@@ -695,13 +695,13 @@ func (s *Server) event(e ConnEvent) {
 // hello handles the settings of a peer, which complete the handshake.
 func (sc *serverConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 	s, peer := sc.server, sc.peer
-	md, err := parseMetadata(&s.limits, l.Metadata)
-	if what := tooMuch(err); what != "" {
+	md, err := s.limits.metadata().Parse(l.Metadata)
+	if what := metadata.Excess(err); what != "" {
 		return &mux.Refusal{Code: uint16(ResourceExhausted), ID: "YDL2203", Message: "the connection's metadata " + what + " on the server"}
 	} else if err != nil {
 		return &mux.Refusal{Code: uint16(InvalidArgument), Message: "broken connection metadata"}
 	}
-	if len(md) > 0 && !conn.Keep(metadataCost(&s.limits, l.Metadata)) {
+	if len(md) > 0 && !conn.Keep(s.limits.metadata().Cost(l.Metadata)) {
 		return &mux.Refusal{Code: uint16(ResourceExhausted), ID: "YDL3007", Message: "the server has no memory left for the connection's metadata"}
 	}
 	peer.Metadata, peer.Agent, peer.Name, peer.link = md, agentOf(l), text.Clip(string(l.Caller), wire.MaxCaller), conn
