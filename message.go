@@ -3,12 +3,9 @@
 package yodel
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-
-	"github.com/yodel-rpc/yodel/internal/unpack"
 )
 
 // An Encoded is a message, or Values, that is already encoded in the codec of its call. As
@@ -186,42 +183,6 @@ func decodeValues(body []byte, c Codec, values Values) error {
 		return trailing(body)
 	}
 	return nil
-}
-
-// A packer compresses bodies above a size, and decompresses bodies.
-type packer struct {
-	Compressor
-	above  int // bytes
-	limits *Limits
-	gate   *unpack.Gate
-}
-
-// pack compresses body into scratch. It returns the result, and whether the result is to be sent
-// instead of body: it is smaller, and a receiver with the same limits can decompress it.
-func (p packer) pack(scratch, body []byte) (packed []byte, ok bool, err error) {
-	if p.Compressor == nil || len(body) < p.above || len(body) > p.limits.MaxDecompressed {
-		return scratch, false, nil
-	}
-	packed, err = p.Append(scratch[:0], body)
-	if err != nil {
-		return scratch, false, fmt.Errorf("compress with %s: %w", p.Name(), err)
-	}
-	return packed, len(packed) < len(body) && len(body) <= p.limits.decompressed(len(packed)), nil
-}
-
-// unpack decompresses body into memory, within the limits. It counts the result in a. It waits
-// until ctx ends if other decompressions keep the processors busy.
-func (p packer) unpack(ctx context.Context, a unpack.Account, memory, body []byte) ([]byte, error) {
-	return p.gate.Decompress(ctx, p.Compressor, a, memory, body, p.limits.decompressed(len(body)))
-}
-
-// tooLarge describes a body that is too large after decompression, for the error of its call.
-func (p packer) tooLarge(body []byte) string {
-	most := p.limits.decompressed(len(body))
-	if most == p.limits.MaxDecompressed {
-		return fmt.Sprintf("has more than %d bytes after decompression (%s): that is Limits.MaxDecompressed", most, p.Name())
-	}
-	return fmt.Sprintf("has %d bytes, and more than %d after decompression (%s): that is the default of Limits.MaxDecompressed for its size", len(body), most, p.Name())
 }
 
 // compressAbove is the default size from which bodies are compressed, in bytes.

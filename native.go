@@ -74,7 +74,7 @@ func (sc *serverConn) bind(_ *mux.Conn, b *wire.Binding) (mux.Target, wire.Info)
 	case compressor == nil && len(b.Compressor) > 0:
 		t.wrong, t.absent = wrongCompressor, string(b.Compressor)
 	case compressor != nil:
-		t.pack = s.packer(compressor)
+		t.pack = s.calls.packer(compressor)
 	}
 	t.find()
 	return t, wire.Info{} // only callers that may call the method get its traits: see invoke

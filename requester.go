@@ -99,7 +99,7 @@ type binding struct {
 	mux.Method
 	of    *remoteMethod
 	codec Codec
-	pack  packer
+	pack  unpack.Packer
 	reply atomic.Uintptr // the type of the last reply: see iface.TypeOf
 }
 
@@ -152,7 +152,7 @@ func (q *requester) bindingSlow(call *Call, positional bool) *binding {
 			return b
 		}
 	}
-	b := &binding{of: m, codec: codec, pack: packer{compressor, q.compressAbove, &q.limits, &q.unpacking}}
+	b := &binding{of: m, codec: codec, pack: q.packer(compressor)}
 	b.Method = mux.Method{
 		Handle: len(q.bindings), Name: m.name, Codec: codecName, Compressor: compressorName,
 		Kind: call.kind(), Positional: positional, Idempotent: m.idempotent.Load(),
@@ -243,7 +243,7 @@ func (q *requester) encode(o *outgoing, call *Call) error {
 	}
 	req := &o.req
 	req.Method, req.Body, req.Attachment, req.Checksum = &b.Method, body, call.Attachment, q.checksum
-	packed, ok, err := b.pack.pack(o.packed, body)
+	packed, ok, err := b.pack.Pack(o.packed, body)
 	o.packed = packed
 	if err != nil {
 		return refusal("YDL2103", "%s: %v", call.Method, err)
@@ -479,27 +479,31 @@ func remoteError(call *Call, a *mux.Answer, f *wire.Fields) *Error {
 
 func (q *requester) decompress(ctx context.Context, o *outgoing, call *Call, body []byte) ([]byte, error) {
 	x := o.useExtra()
-	body, err := q.unpackReply(ctx, call, o.binding.pack, x.unpacked[:0], body)
+	body, err := q.unpackReply(ctx, call, &o.binding.pack, x.unpacked[:0], body)
 	if err == nil {
 		x.unpacked = body
 	}
 	return body, err
 }
 
+func (q *requester) packer(c Compressor) unpack.Packer {
+	return unpack.Packer{Compressor: c, Above: q.compressAbove, Limits: q.limits.decompressed(), Gate: &q.unpacking}
+}
+
 // unpackReply decompresses a reply into memory. The caller must give the bytes of the result back
 // to q.memory.
-func (q *requester) unpackReply(ctx context.Context, call *Call, pack packer, memory, body []byte) ([]byte, error) {
+func (q *requester) unpackReply(ctx context.Context, call *Call, pack *unpack.Packer, memory, body []byte) ([]byte, error) {
 	if pack.Compressor == nil {
 		return nil, &mux.BrokenError{Cause: errors.New("it is compressed, which was not agreed")}
 	}
-	unpacked, err := pack.unpack(ctx, q.memory, memory, body)
+	unpacked, err := pack.Unpack(ctx, q.memory, memory, body)
 	switch {
 	case err != nil && err == ctx.Err(): //nolint:errorlint // it is returned bare
 		return nil, context.Cause(ctx)
 	case errors.Is(err, mux.ErrMemory):
 		return nil, failure("YDL3007", "%s: this %s has no memory left to decompress the reply from %s", call.Method, q.side, addrOf(call))
 	case errors.Is(err, ErrTooLarge):
-		return nil, failure("YDL2204", "%s: the reply from %s %s", call.Method, addrOf(call), pack.tooLarge(body))
+		return nil, failure("YDL2204", "%s: the reply from %s %s", call.Method, addrOf(call), pack.TooLarge(body))
 	case err != nil:
 		return nil, &mux.BrokenError{Cause: fmt.Errorf("decompress with %s: %w", pack.Name(), err)}
 	}

@@ -601,7 +601,7 @@ func (ses *Session) bind(name string, codec Codec, compressor Compressor, positi
 	s := ses.server
 	b := &boundMethod{server: s, name: text.Clip(s.meant(name), wire.MaxName), codec: codec, positional: positional, kind: anyKind, caller: caller}
 	if compressor != nil {
-		b.pack = s.packer(compressor)
+		b.pack = s.calls.packer(compressor)
 	}
 	if codec == nil {
 		b.wrong = wrongCodec
