@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/admission"
 	"github.com/yodel-rpc/yodel/internal/firstbytes"
 	"github.com/yodel-rpc/yodel/internal/guard"
 	"github.com/yodel-rpc/yodel/internal/loglimit"
@@ -156,7 +157,7 @@ type Server struct {
 	compressors map[string]Compressor
 	pool        *mux.Pool
 	watch       *mux.Watch
-	foreign     room // the limits of all sessions together
+	foreign     admission.Room // the limits of all sessions together
 	budget      *mux.Budget
 	memory      *mux.Memory
 	config      mux.Config // for all accepted connections
@@ -299,7 +300,7 @@ func NewServer(o *ServerOptions) *Server {
 	}
 	opts.MaxMemory = orDefault(opts.MaxMemory, 0)
 	s.memory = mux.NewMemory(opts.MaxMemory)
-	s.foreign.calls, s.foreign.bytes, s.foreign.reserve = opts.MaxOpen, opts.MaxMemory/2, 16
+	s.foreign.Calls, s.foreign.Bytes, s.foreign.Reserve = opts.MaxOpen, opts.MaxMemory/2, 16
 	s.budget = mux.NewBudget(opts.MaxOpen, opts.MaxMemory/2)
 	// registries get a multiple of AnnounceEvery
 	opts.AnnounceEvery = min(orDefault(opts.AnnounceEvery, 10*time.Second), forever/10)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/yodel-rpc/yodel/internal/admission"
 	"github.com/yodel-rpc/yodel/internal/reflectcall"
 	"github.com/yodel-rpc/yodel/internal/stats"
 	"github.com/yodel-rpc/yodel/internal/wire"
@@ -34,8 +35,8 @@ type method struct {
 	unnamed    atomic.Bool  // one of its names was unregistered: see target.find
 	where      atomic.Int32 // a hint, see whereInline
 	stats      stats.Method
-	replySize  atomic.Int64 // the recent size of replies; 0 if they are small
-	firsts     firsts       // the first calls in other protocols
+	replySize  atomic.Int64         // the recent size of replies; 0 if they are small
+	first      admission.FirstCalls // the first calls in other protocols
 }
 
 // Register registers the exported methods of rcvr, a pointer to a struct, under the name of its

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/admission"
 	"github.com/yodel-rpc/yodel/internal/loglimit"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/text"
@@ -62,7 +63,7 @@ type Session struct {
 	end    context.CancelCauseFunc
 	first  []byte // bytes read before the protocol was known
 	calls  sync.WaitGroup
-	room   room // the limits of this connection
+	room   admission.Room // the limits of this connection
 
 	began     time.Duration // on the clock
 	draining  chan struct{}
@@ -135,7 +136,7 @@ func newSession(s *Server, nc net.Conn, peer *Peer) *Session {
 		Conn: nc, Peer: peer, server: s, draining: make(chan struct{}), open: make(map[*Served]struct{}),
 		writing: make(chan struct{}, 1), lastEnd: time.Now(), began: clock(),
 	}
-	ses.room.calls, ses.room.bytes = s.limits.MaxOpen, s.limits.MaxMemory/2
+	ses.room.Calls, ses.room.Bytes = s.limits.MaxOpen, s.limits.MaxMemory/2
 	ses.life, ses.end = context.WithCancelCause(context.Background())
 	ses.ctx, ses.cancel = context.WithCancelCause(ses.life)
 	ses.greet = sync.OnceValue(ses.connect)
