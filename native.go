@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/budget"
 	"github.com/yodel-rpc/yodel/internal/metadata"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/text"
@@ -215,7 +216,7 @@ func (in *incoming) open() *Error {
 		}
 	}
 	if in.Budget != 0 {
-		call.Budget = int(min(in.Budget, maxBudget))
+		call.Budget = int(min(in.Budget, budget.Max))
 	}
 	if f == nil {
 		return nil

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/budget"
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
@@ -49,7 +50,7 @@ type extra struct {
 	fork      bool
 	concluded bool                     // the record is made
 	lent      int32                    // tokens lent to the attempt
-	budget    budget                   // the call's own budget
+	budget    budget.Tokens            // the call's own budget
 	trace     string                   // the Trace of the user's call
 	at        atomic.Pointer[Endpoint] // for forks: the endpoint of the attempt
 	linked    context.Context          //nolint:containedctx // that of Link.Do; nil if replies are not compressed
