@@ -34,7 +34,7 @@ func (s *Server) rules(*struct{}) *introspect.Rules {
 	all := &introspect.Rules{Rules: []introspect.RuleState{}}
 	for _, r := range s.opts.Registrars {
 		if of, ok := r.(interface{ Rules() introspect.Rules }); ok {
-			_ = s.guard.apart("the Registrar's Rules", nil, func() error { // a failure is in the log
+			_ = s.guard.Apart("the Registrar's Rules", nil, func() error { // a failure is in the log
 				its := of.Rules()
 				all.Name, all.Rules = its.Name, append(all.Rules, its.Rules...)
 				return nil

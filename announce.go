@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/announcer"
+	"github.com/yodel-rpc/yodel/internal/guard"
 	"github.com/yodel-rpc/yodel/internal/stats"
 	"github.com/yodel-rpc/yodel/introspect"
 )
@@ -72,7 +73,7 @@ func (s *Server) announce(addr net.Addr) *announcement {
 func (a *announcement) in(r Registrar) *announcer.Announcer[Instance] {
 	s := a.server
 	one := &announcer.Announcer[Instance]{
-		Server: a, Registry: guardedRegistrar{r, &s.guard}, Name: func() string { return s.registryName(r) },
+		Server: a, Registry: guardedRegistrar{r, s.guard}, Name: func() string { return s.registryName(r) },
 		Every: s.opts.AnnounceEvery, Addr: a.addr, Log: s.opts.Logger,
 	}
 	if of, ok := r.(overrider); ok {
@@ -132,7 +133,7 @@ func (s *Server) leave(why error) {
 func (s *Server) registryName(r Registrar) string {
 	name, _, _ := strings.Cut(strings.TrimLeft(fmt.Sprintf("%T", r), "*"), ".")
 	if named, ok := r.(fmt.Stringer); ok {
-		_ = s.guard.apart("the Registrar's String", nil, func() error { // a failure is in the log
+		_ = s.guard.Apart("the Registrar's String", nil, func() error { // a failure is in the log
 			name = named.String()
 			return nil
 		})
@@ -242,7 +243,7 @@ func (s *Server) announceAgainLocked() {
 // registry has none.
 func (s *Server) settings(of overrider, service string) announcer.Watch {
 	var settings Resolver
-	err := s.guard.apart("the Registrar's Overrides", nil, func() error {
+	err := s.guard.Apart("the Registrar's Overrides", nil, func() error {
 		settings = of.Overrides(service)
 		return nil
 	})
@@ -250,7 +251,7 @@ func (s *Server) settings(of overrider, service string) announcer.Watch {
 		return nil
 	}
 	return func(ctx context.Context, update func([]announcer.Setting)) error {
-		return s.guard.apart("the Watch of a registry's settings", nil, func() error {
+		return s.guard.Apart("the Watch of a registry's settings", nil, func() error {
 			return settings.Watch(introspect.WithNote(ctx, s.Note), func(all []Instance) {
 				list := make([]announcer.Setting, len(all))
 				for i := range all {
@@ -289,4 +290,20 @@ func (s *Server) overrides() (list []introspect.Override) {
 	}
 	slices.SortFunc(list, introspect.Override.Compare)
 	return list
+}
+
+// A guardedRegistrar is a Registrar that cannot end the process or the announcing goroutine.
+type guardedRegistrar struct {
+	Registrar
+	guard *guard.Guard
+}
+
+// Announce implements Registrar.
+func (r guardedRegistrar) Announce(ctx context.Context, service string, in Instance, ttl time.Duration) error {
+	return r.guard.Apart("the Registrar's Announce", nil, func() error { return r.Registrar.Announce(ctx, service, in, ttl) })
+}
+
+// Withdraw implements Registrar.
+func (r guardedRegistrar) Withdraw(ctx context.Context, service, addr string) error {
+	return r.guard.Apart("the Registrar's Withdraw", nil, func() error { return r.Registrar.Withdraw(ctx, service, addr) })
 }

@@ -225,13 +225,13 @@ func (c *Client) resend(call *Call, err error, resends int) bool {
 // moved, it also asks the resolver to refresh.
 func (c *Client) event(e ConnEvent) {
 	if c.refresh != nil && e.Kind != introspect.Connected && e.Kind != introspect.Closed {
-		_ = c.guard.apart("the resolver's Refresh", nil, func() error { // a failure is in the log
+		_ = c.guard.Apart("the resolver's Refresh", nil, func() error { // a failure is in the log
 			c.refresh()
 			return nil
 		})
 	}
 	if c.opts.OnConn != nil {
-		_ = c.hooks.run(c.guard, "the OnConn hook", func() error {
+		_ = c.hooks.Run(c.guard, "the OnConn hook", func() error {
 			c.opts.OnConn(e)
 			return nil
 		})

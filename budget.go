@@ -5,8 +5,8 @@ package yodel
 import (
 	"context"
 	"math"
-	"sync/atomic"
 
+	"github.com/yodel-rpc/yodel/internal/budget"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -25,58 +25,19 @@ import (
 // callers nearest to the failure retry first. If a server dies, its client still has the token that
 // it kept.
 
-// A budget holds the tokens of a call.
-type budget struct{ spare atomic.Int32 }
-
-// take takes one token.
-func (b *budget) take() bool {
-	for {
-		n := b.spare.Load()
-		if n <= 0 {
-			return false
-		}
-		if b.spare.CompareAndSwap(n, n-1) {
-			return true
-		}
-	}
-}
-
-// lend takes all tokens except kept of them, and returns how many it took.
-func (b *budget) lend(kept int32) int32 {
-	for {
-		n := b.spare.Load()
-		if n <= kept {
-			return 0
-		}
-		if b.spare.CompareAndSwap(n, kept) {
-			return n - kept
-		}
-	}
-}
-
-// repay returns the lent tokens that were not used.
-func (b *budget) repay(lent int32, used uint64) {
-	if left := int64(lent) - int64(min(used, maxBudget)); left > 0 {
-		b.spare.Add(int32(left)) //nolint:gosec // at most lent
-	}
-}
-
-// maxBudget is the largest budget that this side accepts from a peer.
-const maxBudget = 1 << 20
-
 // Take takes one attempt from the call's attempt budget. It returns false if no attempt was left.
 // Middleware that sends a call again must call it before every attempt except the first. Without a
 // budget Take returns true.
 func (a *Attempts) Take() bool {
 	b := (*Call)(a).tokens()
-	return b == nil || b.take()
+	return b == nil || b.Take()
 }
 
 // tokens returns the call's budget, or nil if it has none.
-func (c *Call) tokens() *budget {
+func (c *Call) tokens() *budget.Tokens {
 	if c.budget == nil && c.Budget > 0 && c.out != nil {
 		c.budget = &c.out.useExtra().budget
-		c.budget.spare.Store(int32(min(c.Budget, maxBudget) - 1))
+		c.budget.Set(budget.Of(c.Budget))
 	}
 	return c.budget
 }
@@ -93,7 +54,7 @@ func (o *outgoing) lend(call *Call) {
 		if k := o.binding.Kind; (k == wire.Upload || k == wire.Duplex) && b == &x.budget {
 			kept = 0
 		}
-		x.lent = b.lend(kept)
+		x.lent = b.Lend(kept)
 	}
 	o.req.Budget = uint64(1 + x.lent) //nolint:gosec // not negative
 }
@@ -101,7 +62,7 @@ func (o *outgoing) lend(call *Call) {
 // repay takes back the tokens that the attempt did not use.
 func (o *outgoing) repay(call *Call, used uint64) {
 	x := o.useExtra()
-	call.budget.repay(x.lent, used)
+	call.budget.Repay(x.lent, used)
 	x.lent = 0
 }
 
@@ -116,40 +77,12 @@ func (c *Call) lender(ctx context.Context, st *mux.Stream) mux.Completer {
 	if h, _ := ctx.Value(heritageKey{}).(*heritage); h == nil || c.budget != &h.budget {
 		return st
 	}
-	return &lender{st, loan{c.budget, lent}}
-}
-
-// A lender is a stream that takes back unused tokens, even if its caller stopped waiting before the
-// end of the call.
-type lender struct {
-	*mux.Stream
-	loan
-}
-
-// A loan is a number of lent tokens and the budget that they belong to.
-type loan struct {
-	of   *budget
-	lent int32
-}
-
-// Abandoned implements mux.Follower.
-func (l *lender) Abandoned() mux.Completer { return &abandoned{l.loan} }
-
-// An abandoned loan waits for the reply to a call whose caller no longer waits. Without a reply the
-// tokens are lost.
-type abandoned struct{ loan }
-
-// Complete implements mux.Completer.
-func (l *abandoned) Complete(a *mux.Answer, err error) {
-	var f wire.Fields
-	if err == nil && wire.ParseFields(a.Fields, &f) == nil {
-		l.of.repay(l.lent, f.Budget)
-	}
+	return c.budget.Lender(st, lent)
 }
 
 // A heritage is the state that a handler's calls inherit from the handler's own call.
 type heritage struct {
-	budget      budget
+	budget      budget.Tokens
 	given       int32 // the number of tokens at the beginning
 	bounded     bool  // the call has a budget
 	criticality int
@@ -234,13 +167,13 @@ func (c *serverCall) heritage() *heritage {
 		return nil
 	}
 	h := &heritage{
-		given: int32(min(max(call.Budget, 1), maxBudget) - 1), bounded: call.Budget > 0,
+		given: budget.Of(max(call.Budget, 1)), bounded: call.Budget > 0,
 		criticality: call.Criticality, tenant: call.Tenant, trace: call.Trace, explain: call.Explain,
 	}
 	if c.server.live != nil {
 		h.server = c.server
 	}
-	h.budget.spare.Store(h.given)
+	h.budget.Set(h.given)
 	if !c.heirs.CompareAndSwap(nil, h) {
 		return c.heirs.Load()
 	}
@@ -253,7 +186,7 @@ func (c *serverCall) used() uint64 {
 	if h == nil || !h.bounded {
 		return 0
 	}
-	return uint64(max(h.given-h.budget.spare.Load(), 0))
+	return uint64(max(h.given-h.budget.Left(), 0))
 }
 
 // On the wire a criticality is a number whose lowest bit is the sign.
@@ -265,4 +198,26 @@ func criticalityOf(n uint64) int {
 func wireCriticality(c int) uint64 {
 	c = min(max(c, math.MinInt8), math.MaxInt8)
 	return uint64(c<<1 ^ c>>8)
+}
+
+// Afford reports whether the client's retry budget allows one more attempt, and spends it. It is
+// for middleware that retries calls or makes several attempts at the same time; by names the
+// middleware, because each middleware has its own budget. The budget grows by share for each
+// regular attempt. Reserve is the number of extra attempts that are available at the start. The
+// budget also grows by one attempt each second, so that a client with few calls can retry too.
+// Because of the budget, a failing service gets little more load than a healthy one. Afford may be
+// called concurrently.
+func (c *Client) Afford(by string, share float64, reserve int) bool {
+	a := c.states.get(allowanceKey{by}, func() any { return budget.NewAllowance(c.born, 0) }).(*budget.Allowance) //nolint:forcetypeassert // the key type is private
+	return a.Take(clock(), share, reserve, c.attempts)
+}
+
+type allowanceKey struct{ by string }
+
+// attempts returns how many attempts the client has made.
+func (c *Client) attempts() int64 {
+	if set := c.cluster.set.Load(); set != nil {
+		return set.attempts()
+	}
+	return 0
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/budget"
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
@@ -168,11 +169,11 @@ type Call struct {
 	tried   []*Endpoint     // endpoints this call avoids
 	stream  *outgoingStream // client: nil for a unary method
 
-	budget  *budget   // nil for none
-	group   *group    // nil unless it may have forks
-	rare    *rareCall // nil for most calls
-	hold    *keyHold  // where its key is remembered; nil for most calls
-	resumed *keyHold  // value of hold when the call begins: see Attempts.Resume
+	budget  *budget.Tokens // nil for none
+	group   *group         // nil unless it may have forks
+	rare    *rareCall      // nil for most calls
+	hold    *keyHold       // where its key is remembered; nil for most calls
+	resumed *keyHold       // value of hold when the call begins: see Attempts.Resume
 
 	watch watch         // whether observers watch it
 	began time.Duration // when the call was made or its observers started, on the clock; 0 until needed
@@ -208,7 +209,7 @@ func (c *Call) copyFor(p purpose, to *Call) {
 		to.Attempts().Resume(c)
 		to.hold = to.resumed
 		if b := c.tokens(); b != nil && b == &c.out.readExtra().budget { // the memory of b is reused when c has ended
-			to.Budget = 1 + int(b.spare.Swap(0))
+			to.Budget = 1 + int(b.TakeAll())
 		} else {
 			to.budget = b
 		}

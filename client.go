@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/guard"
+	"github.com/yodel-rpc/yodel/internal/metadata"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/samples"
 	"github.com/yodel-rpc/yodel/introspect"
@@ -121,7 +123,7 @@ type Client struct {
 	shut    atomic.Bool // Close has been called
 	ending  sync.Mutex  // guards cancel
 	wg      sync.WaitGroup
-	hooks   hooks
+	hooks   guard.Hooks
 	left    chan struct{} // closed when Close has returned for the first time
 
 	server atomic.Pointer[Server] // the first server with live data whose handlers use it
@@ -137,7 +139,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	c := &Client{opts: *o.amended(r), born: clock()}
 	opts := &c.opts
 	opts.setDefaults()
-	c.guard = &guard{log: opts.Logger}
+	c.guard = guard.New(opts.Logger, interruption)
 	c.codec, c.compressor, c.compressAbove = opts.Codec, opts.Compressor, opts.CompressAbove
 	c.noWait, c.checksum, c.limits = opts.NoWait, opts.Checksum, opts.Limits.withDefaults()
 	c.side, c.slowAfter, c.samples = clientSide, slowAfter(opts.SlowAfter), samples.New[introspect.CallReport]()
@@ -153,7 +155,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	c.handler = c.observe(&c.watchers, c.counts, chain(opts.Middleware, c.balance()))
 	c.orders.lines.Limit, c.orders.lines.New = max(c.limits.MaxOpen, minUntold), newTurn
 	c.config = mux.Config{
-		Limits: c.limits.mux(), Metadata: appendMetadata(nil, opts.ConnMetadata), Agent: agent, Caller: []byte(opts.Name),
+		Limits: c.limits.mux(), Metadata: metadata.Append(nil, opts.ConnMetadata), Agent: agent, Caller: []byte(opts.Name),
 		Learned: c.learned, Pool: mux.NewPool(), Watch: mux.NewWatch(), Memory: c.memory,
 	}
 	c.configure(&c.config)
@@ -212,7 +214,7 @@ func (opts *ClientOptions) setDefaults() {
 	opts.Timeout = min(opts.Timeout, forever)
 	opts.DialTimeout = orDefault(opts.DialTimeout, 3*time.Second)
 	opts.ConnsPerEndpoint = orDefault(opts.ConnsPerEndpoint, 1)
-	opts.Logger = guarded(opts.Logger)
+	opts.Logger = guard.Logger(opts.Logger)
 }
 
 var errNoResolver = errors.New("NewClient was given no resolver")
@@ -224,7 +226,7 @@ func Dial(addrs ...string) *Client { return NewClient(Static(addrs...), nil) }
 // Close closes the client and fails the calls in flight. Connections end within a second. Hooks and
 // callbacks may call Close, because it waits at most 1.5 s for them to return.
 func (c *Client) Close() {
-	c.hooks.letGo()
+	c.hooks.Release()
 	if c.shut.Swap(true) {
 		waitFor(c.left, closeTime)
 		return
@@ -371,7 +373,7 @@ func (c *Client) timeout(call *Call) {
 // goroutine.
 func (c *Client) Go(ctx context.Context, call *Call, done func(error)) {
 	if c == nil || ctx == nil {
-		callback(done).ended(missing(ctx, call.Method))
+		callback(done).Ended(missing(ctx, call.Method))
 		return
 	}
 	if call.Ordered {
@@ -391,11 +393,11 @@ func (c *Client) Go(ctx context.Context, call *Call, done func(error)) {
 // then is Go for a call with only a request and a reply.
 func (c *Client) then(ctx context.Context, method string, in, out any, done ender) {
 	if c == nil || ctx == nil {
-		done.ended(missing(ctx, method))
+		done.Ended(missing(ctx, method))
 		return
 	}
 	if !c.direct {
-		c.goInOwnGoroutine(ctx, c, &Call{Method: method, Args: in, Reply: out}, done.ended)
+		c.goInOwnGoroutine(ctx, c, &Call{Method: method, Args: in, Reply: out}, done.Ended)
 		return
 	}
 	o := c.take()
@@ -472,7 +474,7 @@ func (c *Client) Background(f func(ctx context.Context)) bool {
 		return false
 	}
 	c.wg.Go(func() {
-		defer c.guard.rescue("a function in the background")
+		defer c.guard.Rescue("a function in the background")
 		f(c.ctx)
 	})
 	return true

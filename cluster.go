@@ -98,7 +98,7 @@ func (cl *cluster) follow(ctx context.Context, r Resolver) {
 	backoff := firstBackoff
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := cl.client.guard.apart("the resolver's Watch", nil, func() error {
+		err := cl.client.guard.Apart("the resolver's Watch", nil, func() error {
 			return r.Watch(ctx, func(instances []Instance) { cl.heardOf(ctx, instances) })
 		})
 		if ctx.Err() != nil {
@@ -242,7 +242,7 @@ func (cl *cluster) build(endpoints []*Endpoint) *endpointSet {
 	}
 	given := believable(endpoints)
 	var picker Picker
-	if err := cl.client.guard.apart("the Balancer", nil, func() error {
+	if err := cl.client.guard.Apart("the Balancer", nil, func() error {
 		picker = cl.client.opts.Balancer(given, last)
 		return nil
 	}); err != nil {

@@ -166,8 +166,8 @@ func TestADetachedCallTakesTheBudgetAlong(t *testing.T) {
 	from := Call{Budget: 5, out: &outgoing{from: new(requester)}}
 	var to Call
 	from.copyFor(forDetached, &to)
-	if to.Budget != 5 || to.budget != nil || from.out.readExtra().budget.spare.Load() != 0 {
-		t.Errorf("the copy has a budget of %d, and %d are left", to.Budget, from.out.readExtra().budget.spare.Load())
+	if to.Budget != 5 || to.budget != nil || from.out.readExtra().budget.Left() != 0 {
+		t.Errorf("the copy has a budget of %d, and %d are left", to.Budget, from.out.readExtra().budget.Left())
 	}
 }
 

@@ -11,7 +11,15 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+
+	"github.com/yodel-rpc/yodel/internal/jsoncodec"
 )
+
+// JSON encodes messages with encoding/json. It is the default codec.
+//
+// Values may be nested 1,000 deep. Append refuses deeper ones, and those that contain themselves,
+// as the codecs of this repository do.
+var JSON Codec = jsoncodec.New()
 
 // Raw is the codec for messages that are bytes already: []byte, View, or pointers to either.
 // Decoding copies into the capacity of the target. If that is too small for a large body, the

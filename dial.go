@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/firstbytes"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/introspect"
 )
@@ -252,7 +253,7 @@ func (ep *Endpoint) connect(ctx context.Context, d *dialing) (*dialledConn, *dia
 		return nil, err
 	}
 	var nc net.Conn
-	if err := c.guard.apart("the transport's Dial", nil, func() (err error) {
+	if err := c.guard.Apart("the transport's Dial", nil, func() (err error) {
 		nc, err = c.opts.Transport.Dial(ctx, ep.Addr())
 		return err
 	}); err != nil {
@@ -419,8 +420,9 @@ func (ep *Endpoint) remove(conn *dialledConn) {
 func broke(err error) bool {
 	_, refused := errors.AsType[*mux.Refusal](err)
 	_, foreign := errors.AsType[*mux.PrefaceError](err)
+	_, mismatch := errors.AsType[*firstbytes.MismatchError](err)
 	_, broken := errors.AsType[*mux.ProtocolError](err)
-	return !refused && !foreign && !broken
+	return !refused && !foreign && !mismatch && !broken
 }
 
 // workedFrames is the number of received frames from which a connection counts as having worked. A

@@ -110,7 +110,7 @@ func (ep *Endpoint) wrap() {
 	}
 	h := ep.direct
 	for _, m := range slices.Backward(ep.client.opts.EndpointMiddleware) {
-		if err := ep.client.guard.apart("an EndpointMiddleware", nil, func() error {
+		if err := ep.client.guard.Apart("an EndpointMiddleware", nil, func() error {
 			h = m(ep, h)
 			return nil
 		}); err != nil {
@@ -252,7 +252,7 @@ func (ep *Endpoint) Go(f func(ctx context.Context)) {
 	defer ep.mu.Unlock()
 	if !ep.closed {
 		ep.client.wg.Go(func() {
-			defer ep.client.guard.rescue("a function in the background")
+			defer ep.client.guard.Rescue("a function in the background")
 			f(ep.ctx)
 		})
 	}

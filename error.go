@@ -216,6 +216,9 @@ func failure(id, format string, args ...any) *Error {
 	return &Error{Code: Code(catalogue.Of(id).Code), ID: id, Message: fmt.Sprintf(format, args...)} //nolint:gosec // the catalogue has codes
 }
 
+// interruption returns the error of user code that panicked or ended its goroutine.
+func interruption(message string) error { return failure("YDL5004", "%s", message) }
+
 // refusal returns a failure that says that the method was certainly not executed.
 func refusal(id, format string, args ...any) *Error {
 	e := failure(id, format, args...)

@@ -301,7 +301,7 @@ func (q *requester) reason(ctx context.Context, err error) reason {
 	if refused, ok := errors.AsType[*mux.Refusal](err); ok {
 		return reason{id: "YDL1107", text: "the server refused the connection: " + refused.Message}
 	}
-	if foreign, ok := errors.AsType[*foreignError](err); ok {
+	if foreign, ok := errors.AsType[*firstbytes.MismatchError](err); ok {
 		return reason{id: "YDL1101", text: foreign.Error()}
 	}
 	if preface, ok := errors.AsType[*mux.PrefaceError](err); ok {

@@ -50,7 +50,7 @@ func (s *Server) keyScope() *keyScope {
 		return nil
 	}
 	scope := &keyScope{}
-	if err := s.guard.apart("the KeyMemory's Scope", nil, func() error {
+	if err := s.guard.Apart("the KeyMemory's Scope", nil, func() error {
 		scope.name, scope.keep = s.opts.Keys.Scope()
 		return nil
 	}); err != nil {

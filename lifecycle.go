@@ -49,7 +49,7 @@ func (s *Server) Addr() net.Addr {
 // If a client has the server in its options, the connections belong to the client. They remain open
 // but serve no calls, and the client's own calls continue.
 func (s *Server) Shutdown(ctx context.Context) error {
-	s.hooks.letGo()
+	s.hooks.Release()
 	began := time.Now()
 	first := s.leaving()
 	withdrawing := s.withdraw(ctx, first)

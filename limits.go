@@ -6,7 +6,9 @@ import (
 	"math"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/metadata"
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/unpack"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -94,17 +96,12 @@ const maxMetadata = 16 << 10
 // The default of Limits.MaxDecompressed. Text and JSON of clients compress 5 to 30 times, and gzip
 // at most 1032 times.
 const (
-	maxDecompressed   = 4 << 20
-	leastDecompressed = 64 << 10
-	maxRatio          = 100
+	maxDecompressed = 4 << 20
+	maxRatio        = 100
 )
 
-// decompressed returns how many bytes a compressed body of n bytes may have after decompression.
-func (l *Limits) decompressed(n int) int {
-	if l.ratio == 0 || n >= l.MaxDecompressed/l.ratio {
-		return l.MaxDecompressed
-	}
-	return max(l.ratio*n, leastDecompressed)
+func (l *Limits) decompressed() unpack.Limits {
+	return unpack.Limits{Most: l.MaxDecompressed, Ratio: l.ratio}
 }
 
 // withDefaults returns l with defaults for zero values.
@@ -138,6 +135,10 @@ func (l *Limits) mux() mux.Limits {
 		MaxUnsent: l.MaxUnsent, StreamWindow: l.StreamWindow, KeepAlive: l.KeepAlive, Handshake: l.Handshake, IdleTimeout: l.IdleTimeout, MaxAge: l.MaxAge,
 		Polling: max(l.Polling, 0),
 	}
+}
+
+func (l *Limits) metadata() metadata.Limits {
+	return metadata.Limits{Bytes: l.MaxMetadata, Pairs: l.MaxPairs}
 }
 
 // polling returns d or its default. It returns a negative value unchanged, so that the value does

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/yodel-rpc/yodel/internal/firstbytes"
+	"github.com/yodel-rpc/yodel/internal/guard"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/introspect"
@@ -28,8 +30,8 @@ const native = "yodel"
 // A link is the client's state of a Link.
 type link struct {
 	Link
-	guard   *guard
-	conn    *linkConn
+	guard   *guard.Guard
+	conn    *firstbytes.Recorder
 	closing <-chan struct{}
 	done    <-chan struct{}
 	full    func() bool  // of the Link; nil if it has none
@@ -44,9 +46,9 @@ type link struct {
 // connectLink makes a connection through the endpoint's Wire. It takes ownership of nc, even if it
 // fails.
 func (ep *Endpoint) connectLink(ctx context.Context, nc net.Conn) (*dialledConn, error) {
-	conn, forWire := recording(nc)
+	conn, forWire := firstbytes.Record(nc)
 	l := &link{guard: ep.client.guard, conn: conn}
-	err := l.guard.apart("the Wire's Connect", nil, func() (err error) {
+	err := l.guard.Apart("the Wire's Connect", nil, func() (err error) {
 		if l.Link, err = ep.wire.Connect(ctx, forWire, ep); err == nil {
 			l.closing, l.done = l.Closing(), l.Done()
 			if limited, ok := l.Link.(interface{ Full() bool }); ok {
@@ -61,7 +63,7 @@ func (ep *Endpoint) connectLink(ctx context.Context, nc net.Conn) (*dialledConn,
 			if ctx.Err() != nil {
 				err = mux.ErrHandshake
 			}
-			err = cmp.Or(conn.foreign(ep.protocol), err)
+			err = cmp.Or(conn.Mismatch(ep.protocol), err)
 		}
 		return nil, err
 	}
@@ -93,7 +95,7 @@ func (l *link) why() error {
 // shut closes the link. A second call with whenIdle false cuts off the calls in flight.
 func (l *link) shut(whenIdle bool) {
 	l.shutOff.Store(true)
-	_ = l.guard.apart("the Link's Close", nil, func() error { // a failure is in the log
+	_ = l.guard.Apart("the Link's Close", nil, func() error { // a failure is in the log
 		l.Close(whenIdle)
 		return nil
 	})
@@ -107,9 +109,9 @@ func (d *dialledConn) watch() {
 	case <-l.closing:
 	case <-l.done:
 	}
-	err := l.guard.apart("the Link's Err", nil, l.Err)
+	err := l.guard.Apart("the Link's Err", nil, l.Err)
 	if err != nil {
-		err = cmp.Or(l.conn.foreign(d.ep.protocol), err)
+		err = cmp.Or(l.conn.Mismatch(d.ep.protocol), err)
 	}
 	l.mu.Lock()
 	l.err = err
@@ -234,7 +236,7 @@ func (l *link) failure(ctx context.Context, ep *Endpoint, err error) error {
 	if e, ok := err.(*Error); err == nil || ctx.Err() != nil || ok && e.NotProcessed { //nolint:errorlint // as Link.Do returns it
 		return err
 	}
-	if foreign := l.conn.foreign(ep.protocol); foreign != nil {
+	if foreign := l.conn.Mismatch(ep.protocol); foreign != nil {
 		return &mux.CallError{Cause: foreign, NotProcessed: true}
 	}
 	return err

@@ -36,13 +36,13 @@ func (c *Call) AppendArgs(dst []byte) (args []byte, compressed bool, err error) 
 	if err != nil {
 		return dst, false, c.unencoded(b.codec, err)
 	}
-	packs := b.pack.Compressor != nil && (len(body) >= b.pack.above || b.pack.above == 1)
+	packs := b.pack.Compressor != nil && (len(body) >= b.pack.Above || b.pack.Above == 1)
 	if packs {
 		packed, err := b.pack.Append(nil, body)
 		if err != nil {
 			return dst, false, refusal("YDL2103", "%s: %v", c.Method, err)
 		}
-		if packs = len(body) <= b.pack.limits.decompressed(len(packed)); packs {
+		if packs = b.pack.Fits(body, packed); packs {
 			body = packed
 		}
 	}
@@ -61,7 +61,7 @@ func (c *Call) TakeReply(body []byte, compressed bool) error {
 			ctx = context.Background()
 		}
 		var err error
-		if body, err = q.unpackReply(ctx, c, q.binding(c).pack, nil, body); err != nil {
+		if body, err = q.unpackReply(ctx, c, &q.binding(c).pack, nil, body); err != nil {
 			return err
 		}
 		defer q.memory.Give(len(body))

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/diagnose"
@@ -30,7 +29,7 @@ import (
 type liveServer struct {
 	*live.Recorder
 	events live.Ring[introspect.Event]
-	taps   taps
+	taps   diagnose.Taps
 	// heritage is inherited by the calls of handlers whose own call passes on nothing else.
 	heritage heritage
 
@@ -79,8 +78,8 @@ func (c *serverCall) measure(took time.Duration, code Code) {
 			k.End(took, int(code))
 		}
 	}
-	if open := c.server.live.taps.open.Load(); open != nil {
-		c.tap(*open, took, code)
+	if c.server.live.taps.Any() {
+		c.tap(took, code)
 	}
 }
 
@@ -389,9 +388,3 @@ func callerName(name string) string {
 
 // Name returns the name under which the client calls: ClientOptions.Name or its default.
 func (c *Client) Name() string { return c.opts.Name }
-
-// taps has the open taps of a server.
-type taps struct {
-	mu   sync.Mutex
-	open atomic.Pointer[[]*tap] // nil if there is none
-}

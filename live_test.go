@@ -362,40 +362,6 @@ func TestTapSendsCallsThatItsQuerySelects(t *testing.T) {
 	}
 }
 
-func TestTapLimitsItsRateAndEnds(t *testing.T) {
-	inMemory(t, func(t *testing.T, n *mem.Network) {
-		s := newServer(t, nil)
-		serveInMemory(t, n, s, "shop")
-		c := newClient(t, &yodel.ClientOptions{Transport: n}, "shop")
-		var sent, left int
-		began := time.Now()
-		ended := make(chan time.Duration)
-		go func() {
-			for m, err := range inspect.Tap.Call(t.Context(), c, &introspect.TapQuery{Method: string(Mul), PerSecond: 10}) {
-				if err != nil {
-					t.Error(err)
-				}
-				if left += m.Left; m.Method != "" {
-					sent++
-				}
-			}
-			ended <- time.Since(began)
-		}()
-		synctest.Wait()
-		const calls = 100
-		for range calls {
-			_, err := Mul.Call(t.Context(), c, &Args{A: 1, B: 1})
-			must(t, err)
-		}
-		if took := <-ended; took != 10*time.Minute {
-			t.Errorf("the tap has ended after %v", took)
-		}
-		if sent != 10 || sent+left != calls {
-			t.Errorf("%d calls were sent and %d left out, want 10 of %d", sent, left, calls)
-		}
-	})
-}
-
 func TestTapsAreBoundedAndEndWithTheServer(t *testing.T) {
 	inMemory(t, func(t *testing.T, n *mem.Network) {
 		s := newServer(t, nil)

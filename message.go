@@ -2,14 +2,7 @@
 
 package yodel
 
-import (
-	"context"
-	"encoding/binary"
-	"errors"
-	"fmt"
-
-	"github.com/yodel-rpc/yodel/internal/unpack"
-)
+import "github.com/yodel-rpc/yodel/internal/values"
 
 // An Encoded is a message, or Values, that is already encoded in the codec of its call. As
 // arguments or as a reply it is sent unchanged. A client that sets Call.Reply to an *Encoded gets
@@ -21,11 +14,7 @@ type Encoded struct {
 
 // SetValues makes e the encoding of Values, each of which is already encoded.
 func (e *Encoded) SetValues(encoded ...[]byte) {
-	e.Several = true
-	e.Body = binary.AppendUvarint(e.Body[:0], uint64(len(encoded)))
-	for _, value := range encoded {
-		e.Body = append(binary.AppendUvarint(e.Body, uint64(len(value))), value...)
-	}
+	e.Several, e.Body = true, values.Join(e.Body[:0], encoded)
 }
 
 // Values returns the encoding of each value, without copying it. If e is one message, Values
@@ -34,35 +23,8 @@ func (e *Encoded) Values() ([][]byte, error) {
 	if !e.Several {
 		return [][]byte{e.Body}, nil
 	}
-	n, size := binary.Uvarint(e.Body)
-	if size <= 0 || n > uint64(len(e.Body)) { // a value takes at least a byte
-		return nil, errValues
-	}
-	values, rest := make([][]byte, 0, n), e.Body[size:]
-	for range n {
-		value, next, err := cutValue(rest)
-		if err != nil {
-			return nil, err
-		}
-		values, rest = append(values, value), next
-	}
-	if len(rest) > 0 {
-		return nil, trailing(rest)
-	}
-	return values, nil
+	return values.Split(e.Body)
 }
-
-// cutValue returns the first of several encoded values, and the rest of them.
-func cutValue(b []byte) (value, rest []byte, err error) {
-	n, size := binary.Uvarint(b)
-	if size <= 0 || n > uint64(len(b)-size) {
-		return nil, nil, errValues
-	}
-	end := size + int(n) //nolint:gosec // n is at most len(b)
-	return b[size:end], b[end:], nil
-}
-
-func trailing(rest []byte) error { return fmt.Errorf("%d bytes follow the last value", len(rest)) }
 
 // Encode encodes the message that this side of the call sends, and replaces the message with the
 // result. On the client this message is the arguments, which the caller may change afterwards. On
@@ -126,102 +88,26 @@ func several(message any) bool {
 	return false
 }
 
-// The rest of this file turns messages into bodies and back, for both sides. It handles codecs,
-// several values in one body, and compressors.
-
 // appendBody appends the encoding of v to dst.
 func appendBody(dst []byte, c Codec, v any) ([]byte, error) {
-	values, ok := v.(Values)
-	if !ok {
-		if e, ok := v.(*Encoded); ok {
-			return append(dst, e.Body...), nil
-		}
-		return c.Append(dst, v)
+	switch v := v.(type) {
+	case Values:
+		return values.Append(dst, c, v)
+	case *Encoded:
+		return append(dst, v.Body...), nil
 	}
-	dst = binary.AppendUvarint(dst, uint64(len(values)))
-	var scratch []byte
-	for i, value := range values {
-		var err error
-		if scratch, err = c.Append(scratch[:0], value); err != nil {
-			return dst, fmt.Errorf("value %d: %w", i+1, err)
-		}
-		dst = append(binary.AppendUvarint(dst, uint64(len(scratch))), scratch...)
-	}
-	return dst, nil
+	return c.Append(dst, v)
 }
-
-var errValues = errors.New("a broken list of values")
 
 // decodeBody decodes a body into v. Its stack frame is small, like the frames of all functions that
 // call methods of generated messages, because such a method may itself need more than 1 KiB of
 // stack. With a small frame, the stacks of 5000 callers of such a method have 4 KiB each instead of
 // 8 KiB.
 func decodeBody(body []byte, c Codec, v any) error {
-	if values, ok := v.(Values); ok {
-		return decodeValues(body, c, values)
+	if v, ok := v.(Values); ok {
+		return values.Decode(body, c, v)
 	}
 	return c.Decode(body, v)
-}
-
-func decodeValues(body []byte, c Codec, values Values) error {
-	n, size := binary.Uvarint(body)
-	if size <= 0 {
-		return errValues
-	}
-	if n != uint64(len(values)) {
-		return fmt.Errorf("%d values came, %d are expected", n, len(values))
-	}
-	body = body[size:]
-	for i, value := range values {
-		encoded, rest, err := cutValue(body)
-		if err != nil {
-			return err
-		}
-		if err := c.Decode(encoded, value); err != nil {
-			return fmt.Errorf("value %d: %w", i+1, err)
-		}
-		body = rest
-	}
-	if len(body) > 0 {
-		return trailing(body)
-	}
-	return nil
-}
-
-// A packer compresses bodies above a size, and decompresses bodies.
-type packer struct {
-	Compressor
-	above  int // bytes
-	limits *Limits
-	gate   *unpack.Gate
-}
-
-// pack compresses body into scratch. It returns the result, and whether the result is to be sent
-// instead of body: it is smaller, and a receiver with the same limits can decompress it.
-func (p packer) pack(scratch, body []byte) (packed []byte, ok bool, err error) {
-	if p.Compressor == nil || len(body) < p.above || len(body) > p.limits.MaxDecompressed {
-		return scratch, false, nil
-	}
-	packed, err = p.Append(scratch[:0], body)
-	if err != nil {
-		return scratch, false, fmt.Errorf("compress with %s: %w", p.Name(), err)
-	}
-	return packed, len(packed) < len(body) && len(body) <= p.limits.decompressed(len(packed)), nil
-}
-
-// unpack decompresses body into memory, within the limits. It counts the result in a. It waits
-// until ctx ends if other decompressions keep the processors busy.
-func (p packer) unpack(ctx context.Context, a unpack.Account, memory, body []byte) ([]byte, error) {
-	return p.gate.Decompress(ctx, p.Compressor, a, memory, body, p.limits.decompressed(len(body)))
-}
-
-// tooLarge describes a body that is too large after decompression, for the error of its call.
-func (p packer) tooLarge(body []byte) string {
-	most := p.limits.decompressed(len(body))
-	if most == p.limits.MaxDecompressed {
-		return fmt.Sprintf("has more than %d bytes after decompression (%s): that is Limits.MaxDecompressed", most, p.Name())
-	}
-	return fmt.Sprintf("has %d bytes, and more than %d after decompression (%s): that is the default of Limits.MaxDecompressed for its size", len(body), most, p.Name())
 }
 
 // compressAbove is the default size from which bodies are compressed, in bytes.

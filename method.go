@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"reflect"
 
+	"github.com/yodel-rpc/yodel/internal/guard"
 	"github.com/yodel-rpc/yodel/internal/reflectcall"
 )
 
@@ -82,7 +83,7 @@ func (m Method[In, Out]) Then(ctx context.Context, c Caller, in *In, done func(*
 		client.then(ctx, string(m), in, &t.out, t)
 		return
 	}
-	begin(ctx, c, &Call{Method: string(m), Args: in, Reply: &t.out}, t.ended)
+	begin(ctx, c, &Call{Method: string(m), Args: in, Reply: &t.out}, t.Ended)
 }
 
 // A then holds the reply and the callback of an asynchronous call in one allocation.
@@ -91,7 +92,7 @@ type then[Out any] struct {
 	done func(*Out, error)
 }
 
-func (t *then[Out]) ended(err error) {
+func (t *then[Out]) Ended(err error) {
 	if err != nil {
 		t.done(nil, err)
 		return
@@ -100,12 +101,12 @@ func (t *then[Out]) ended(err error) {
 }
 
 // An ender is notified when an asynchronous call has ended.
-type ender interface{ ended(err error) }
+type ender interface{ Ended(err error) }
 
 // A callback is an ender that calls a function, which may be nil.
 type callback func(error)
 
-func (f callback) ended(err error) {
+func (f callback) Ended(err error) {
 	if f != nil {
 		f(err)
 	}
@@ -179,13 +180,13 @@ func begin(ctx context.Context, c Caller, call *Call, done func(error)) {
 		return
 	}
 	go func() {
-		g := guard{log: slog.Default()}
+		g := guard.New(slog.Default(), interruption)
 		known, err := false, error(nil)
 		defer func() {
 			if value := recover(); !known {
-				err = g.interrupted(ctx, call.Method, value)
+				err = g.Interrupted(ctx, call.Method, value)
 			}
-			g.tell(callback(done), err)
+			g.Tell(callback(done), err)
 		}()
 		err = c.Do(ctx, call)
 		known = true

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/budget"
+	"github.com/yodel-rpc/yodel/internal/metadata"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/wire"
@@ -20,9 +22,9 @@ type incoming struct {
 	mux.Request
 	serverCall
 	target   *target
-	handling *callContext      // the handler's context, without the observers' values
-	metadata Metadata          // the map for repeated metadata, kept for later calls
-	repeated *repeatedMetadata // nil for none
+	handling *callContext       // the handler's context, without the observers' values
+	metadata Metadata           // the map for repeated metadata, kept for later calls
+	repeated *metadata.Repeated // nil for none
 }
 
 // A callContext is the context of a handler.
@@ -73,7 +75,7 @@ func (sc *serverConn) bind(_ *mux.Conn, b *wire.Binding) (mux.Target, wire.Info)
 	case compressor == nil && len(b.Compressor) > 0:
 		t.wrong, t.absent = wrongCompressor, string(b.Compressor)
 	case compressor != nil:
-		t.pack = s.packer(compressor)
+		t.pack = s.calls.packer(compressor)
 	}
 	t.find()
 	return t, wire.Info{} // only callers that may call the method get its traits: see invoke
@@ -214,7 +216,7 @@ func (in *incoming) open() *Error {
 		}
 	}
 	if in.Budget != 0 {
-		call.Budget = int(min(in.Budget, maxBudget))
+		call.Budget = int(min(in.Budget, budget.Max))
 	}
 	if f == nil {
 		return nil
@@ -237,11 +239,11 @@ func (in *incoming) openMetadata(f *wire.Fields) *Error {
 	if f != nil {
 		n += len(f.IdempotencyKey) + len(f.Key) + len(f.Tenant) + len(f.Trace)
 	}
-	err := metadataFits(&in.server.limits, 0, n)
+	err := in.server.limits.metadata().Check(0, n)
 	if err == nil {
 		err = in.readMetadata(in.Metadata)
 	}
-	switch what := tooMuch(err); {
+	switch what := metadata.Excess(err); {
 	case err == nil:
 		return nil
 	case what != "":
@@ -251,6 +253,39 @@ func (in *incoming) openMetadata(f *wire.Fields) *Error {
 	}
 	return refusal("YDL2205", "%s: the metadata is broken: %v", in.call.Method, err)
 }
+
+// readMetadata sets call.Metadata from b. Metadata that equals the metadata of an earlier call is
+// not parsed but copied from it. A reused call keeps its map if its user has not changed the map.
+func (in *incoming) readMetadata(b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	sc := in.target.conn
+	limits := sc.server.limits.metadata()
+	if r := sc.repeated.Find(b); r != nil {
+		if in.repeated != r || !r.Is(in.metadata) {
+			in.metadata, in.repeated = r.Decode(), r
+		}
+		in.call.Metadata = in.metadata
+		return nil
+	}
+	if len(b) > uncountedMetadata {
+		cost := limits.Cost(b)
+		if !in.Take(cost) {
+			return mux.ErrMemory
+		}
+		in.counted += cost
+	}
+	md, err := limits.Parse(b)
+	if err == nil {
+		sc.repeated.Missed(b, md)
+	}
+	in.call.Metadata = md
+	return err
+}
+
+// uncountedMetadata is the size up to which metadata is part of the fixed cost of a request.
+const uncountedMetadata = 256
 
 // learned reports the method's traits to the caller.
 func (in *incoming) learned(traits uint32) {
@@ -315,8 +350,8 @@ func (in *incoming) replyMetadata(md Metadata) []byte {
 	if md == nil {
 		return nil
 	}
-	b := appendMetadata(nil, md)
-	if err := metadataFits(&in.server.limits, len(md), len(b)); err != nil {
+	b := metadata.Append(nil, md)
+	if err := in.server.limits.metadata().Check(len(md), len(b)); err != nil {
 		in.err = failure("YDL2203", "%s: the reply's metadata %v on the server", in.call.Method, err)
 		return nil
 	}

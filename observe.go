@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/guard"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/introspect"
 )
@@ -137,7 +138,7 @@ func startAll(ctx context.Context, observers []Observer, call *Call) context.Con
 // endAll runs the End functions of the observers, in reverse order.
 //
 //go:noinline
-func endAll(ctx context.Context, g *guard, observers []Observer, call *Call, err error) {
+func endAll(ctx context.Context, g *guard.Guard, observers []Observer, call *Call, err error) {
 	if len(observers) == 0 {
 		return
 	}
@@ -150,8 +151,8 @@ func endAll(ctx context.Context, g *guard, observers []Observer, call *Call, err
 }
 
 // end calls End. If End panics, the other observers still run.
-func (o *Observer) end(ctx context.Context, g *guard, call *Call, err error) {
-	defer g.rescue("an Observer's End")
+func (o *Observer) end(ctx context.Context, g *guard.Guard, call *Call, err error) {
+	defer g.Rescue("an Observer's End")
 	o.End(ctx, call, err)
 }
 
@@ -198,10 +199,10 @@ func sampled(trace string) bool {
 }
 
 // tellNotable runs the Notable functions for a call that has ended.
-func (w *watchers) tellNotable(ctx context.Context, g *guard, call *Call, err error) {
+func (w *watchers) tellNotable(ctx context.Context, g *guard.Guard, call *Call, err error) {
 	for i := range w.notable {
 		func() {
-			defer g.rescue("an Observer's Notable")
+			defer g.Rescue("an Observer's Notable")
 			w.notable[i].Notable(ctx, call, err)
 		}()
 	}
@@ -220,7 +221,7 @@ func (c *serverCall) tellNotable(took time.Duration) {
 		}
 		call.took = took
 	}
-	c.server.watchers.tellNotable(c.ctx, &c.server.guard, call, c.err)
+	c.server.watchers.tellNotable(c.ctx, c.server.guard, call, c.err)
 	if call.watch != watched {
 		call.took = 0 // the memory may be used for another call
 	}
@@ -255,7 +256,7 @@ func (q *requester) watchAttempt(ctx context.Context, call *Call, err error) {
 	}
 	for i := range watchers {
 		func() {
-			defer q.guard.rescue("an Observer's Attempt")
+			defer q.guard.Rescue("an Observer's Attempt")
 			watchers[i].Attempt(ctx, call, &a)
 		}()
 	}
@@ -264,12 +265,12 @@ func (q *requester) watchAttempt(ctx context.Context, call *Call, err error) {
 // A messageWatch runs the Message functions of observers for one stream.
 type messageWatch struct {
 	observers []Observer
-	guard     *guard
+	guard     *guard.Guard
 	call      *Call
 }
 
 // watchMessages returns nil if no observer has a Message function.
-func (c *Call) watchMessages(g *guard, observers []Observer) *messageWatch {
+func (c *Call) watchMessages(g *guard.Guard, observers []Observer) *messageWatch {
 	if len(observers) == 0 {
 		return nil
 	}
@@ -279,7 +280,7 @@ func (c *Call) watchMessages(g *guard, observers []Observer) *messageWatch {
 func (w *messageWatch) message(ctx context.Context, sent bool, bytes int) {
 	for i := range w.observers {
 		func() {
-			defer w.guard.rescue("an Observer's Message")
+			defer w.guard.Rescue("an Observer's Message")
 			w.observers[i].Message(ctx, w.call, sent, bytes)
 		}()
 	}

@@ -45,7 +45,7 @@ type trip struct {
 // conclude reports the outcome to an asynchronous caller.
 func (p *trip) conclude() {
 	if p.done != nil {
-		p.client.guard.tell(callback(p.done), p.err)
+		p.client.guard.Tell(callback(p.done), p.err)
 		return
 	}
 	p.out.tell(p.err)
@@ -112,7 +112,7 @@ func (c *Client) carryOut(ctx context.Context, call *Call, t *turn, token bool) 
 	known := false
 	defer func() {
 		if value := recover(); !known {
-			p.err = c.guard.interrupted(ctx, call.Method, value)
+			p.err = c.guard.Interrupted(ctx, call.Method, value)
 		}
 		call.end()
 		t.give(o)
@@ -160,7 +160,7 @@ func (c *Client) goAtOnce(ctx context.Context, call *Call, done func(error)) (be
 		if !sent { // an observer or a codec panicked
 			begun = true
 			t.Unsent(true)
-			o.finish(c.guard.interrupted(o.ctx, call.Method, recover()))
+			o.finish(c.guard.Interrupted(o.ctx, call.Method, recover()))
 		}
 	}()
 	o.ctx = startAll(ctx, c.watchers.calls, call)
@@ -188,9 +188,9 @@ func (c *Client) pickForGo(ctx context.Context, call *Call, done func(error)) (e
 	picked := false
 	defer func() {
 		if value := recover(); !picked {
-			err = c.guard.interrupted(ctx, call.Method, value)
+			err = c.guard.Interrupted(ctx, call.Method, value)
 			if value == nil {
-				c.guard.tell(callback(done), err)
+				c.guard.Tell(callback(done), err)
 			}
 		}
 	}()
@@ -352,7 +352,7 @@ func (c *Client) sendAgain(t *turn) {
 	call := p.kept
 	defer func() {
 		if value := recover(); value != nil {
-			_ = c.guard.interrupted(ctx, call.Method, value) // the error is in the log, and no caller waits for it
+			_ = c.guard.Interrupted(ctx, call.Method, value) // the error is in the log, and no caller waits for it
 			t.Drop()
 		}
 	}()
@@ -390,7 +390,7 @@ func (t *turn) Complete(a *mux.Answer, err error) {
 	known := false
 	defer func() {
 		if value := recover(); !known { // a codec or the Learner has panicked
-			err = p.client.guard.interrupted(context.Background(), p.call.Method, value)
+			err = p.client.guard.Interrupted(context.Background(), p.call.Method, value)
 		}
 		t.completed(o, how, direct, err)
 	}()

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/budget"
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
@@ -49,7 +50,7 @@ type extra struct {
 	fork      bool
 	concluded bool                     // the record is made
 	lent      int32                    // tokens lent to the attempt
-	budget    budget                   // the call's own budget
+	budget    budget.Tokens            // the call's own budget
 	trace     string                   // the Trace of the user's call
 	at        atomic.Pointer[Endpoint] // for forks: the endpoint of the attempt
 	linked    context.Context          //nolint:containedctx // that of Link.Do; nil if replies are not compressed
@@ -117,7 +118,7 @@ func (q *requester) start(ctx context.Context, o *outgoing, call *Call, done end
 	known := false // true once other code will finish the call
 	defer func() {
 		if !known {
-			o.finish(q.guard.interrupted(o.ctx, o.async.Method, recover()))
+			o.finish(q.guard.Interrupted(o.ctx, o.async.Method, recover()))
 		}
 	}()
 	if w := o.watchers(); len(w.calls) > 0 {
@@ -165,7 +166,7 @@ func (o *outgoing) Complete(a *mux.Answer, err error) {
 	known := false
 	defer func() {
 		if !known { // a codec or the Learner has panicked
-			err = o.from.guard.interrupted(o.ctx, o.async.Method, recover())
+			err = o.from.guard.Interrupted(o.ctx, o.async.Method, recover())
 		}
 		o.ended(err)
 	}()
@@ -199,7 +200,7 @@ func (q *requester) resume(o *outgoing, failed error, token bool) {
 	known, err := false, error(nil)
 	defer func() {
 		if !known {
-			err = q.guard.interrupted(o.ctx, o.async.Method, recover())
+			err = q.guard.Interrupted(o.ctx, o.async.Method, recover())
 		}
 		if token {
 			<-q.async // before the callback, which may begin another call
@@ -249,7 +250,7 @@ func (o *outgoing) tellObservers(err error) {
 	defer func() { // also if an observer ends the goroutine
 		if !known {
 			if value := recover(); value != nil {
-				err = q.guard.interrupted(ctx, call.Method, value)
+				err = q.guard.Interrupted(ctx, call.Method, value)
 			}
 		}
 		o.deliver(err)
@@ -269,7 +270,7 @@ func (o *outgoing) deliver(err error) {
 	} else {
 		t.give(o)
 	}
-	q.guard.tell(done, err)
+	q.guard.Tell(done, err)
 }
 
 // goInOwnGoroutine makes an asynchronous call as a synchronous one, on another goroutine.
@@ -290,12 +291,12 @@ func (q *requester) doLater(ctx context.Context, to Caller, call *Call, done fun
 	ended, err := false, error(nil)
 	defer func() {
 		if value := recover(); !ended {
-			err = q.guard.interrupted(ctx, call.Method, value)
+			err = q.guard.Interrupted(ctx, call.Method, value)
 		}
 		if token {
 			<-q.async // before the callback, which may begin another call
 		}
-		q.guard.tell(callback(done), err)
+		q.guard.Tell(callback(done), err)
 	}()
 	err = to.Do(ctx, call)
 	ended = true

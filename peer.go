@@ -103,7 +103,7 @@ func (p *Peer) call(ctx context.Context, method string, in, out any) error {
 // may run concurrently.
 func (p *Peer) Go(ctx context.Context, call *Call, done func(error)) {
 	if p.link == nil {
-		callback(done).ended(p.Do(ctx, call))
+		callback(done).Ended(p.Do(ctx, call))
 		return
 	}
 	q := p.requests
@@ -287,7 +287,7 @@ func (s *Server) connect(peer *Peer) error {
 	peer.deciding.Store(true)
 	defer peer.deciding.Store(false)
 	ctx := context.WithValue(context.Background(), connectKey{}, peer)
-	return s.guard.apart("the Connect hook", nil, func() error { return hook(ctx, peer) })
+	return s.guard.Apart("the Connect hook", nil, func() error { return hook(ctx, peer) })
 }
 
 // lend makes connections with this config serve the methods of the server. A client calls it before

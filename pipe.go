@@ -12,6 +12,7 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/stats"
+	"github.com/yodel-rpc/yodel/internal/unpack"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -36,7 +37,7 @@ type pipe struct {
 	where   string // the address of the peer
 	codec   Codec
 	raw     bool // codec is Raw
-	pack    packer
+	pack    *unpack.Packer
 	limits  *Limits
 	explain func(err error) error // turns an error of the connection into an Error
 	stats   *stats.Method         // nil on the calling side
@@ -106,7 +107,7 @@ func (p *pipe) send(msg any) error {
 	var flags wire.Flags
 	if p.pack.Compressor != nil {
 		var ok bool
-		if p.packed, ok, err = p.pack.pack(p.packed, body); err != nil {
+		if p.packed, ok, err = p.pack.Pack(p.packed, body); err != nil {
 			return failure("YDL2103", "%s: %v", p.method, err)
 		}
 		if ok {
@@ -200,14 +201,14 @@ func (p *pipe) unpack(body []byte) ([]byte, error) {
 		return nil, failure("YDL2205", "%s: a message from %s is compressed, and the compressor was not named", p.method, p.where)
 	}
 	p.giveUnpacked()
-	unpacked, err := p.pack.unpack(p.ctx, p.stream, p.unpacked[:0], body)
+	unpacked, err := p.pack.Unpack(p.ctx, p.stream, p.unpacked[:0], body)
 	switch {
 	case err != nil && err == p.ctx.Err(): //nolint:errorlint // it is returned bare
 		return nil, p.failed(err)
 	case errors.Is(err, mux.ErrMemory):
 		return nil, failure("YDL3007", "%s: this side has no memory left to decompress a message from %s", p.method, p.where)
 	case errors.Is(err, ErrTooLarge):
-		return nil, failure("YDL2204", "%s: a message from %s %s", p.method, p.where, p.pack.tooLarge(body))
+		return nil, failure("YDL2204", "%s: a message from %s %s", p.method, p.where, p.pack.TooLarge(body))
 	case err != nil:
 		return nil, failure("YDL2205", "%s: a message from %s cannot be decompressed: %v (%s)", p.method, p.where, err, p.pack.Name())
 	}
@@ -319,7 +320,7 @@ func (s *outgoingStream) outcome(call *Call, err error) error {
 func (q *requester) pipe(ctx context.Context, call *Call, b *binding, st messageStream) *pipe {
 	where := addrOf(call)
 	return &pipe{
-		stream: st, ctx: ctx, method: call.Method, where: where, codec: b.codec, raw: b.codec == Raw, pack: b.pack, limits: &q.limits,
+		stream: st, ctx: ctx, method: call.Method, where: where, codec: b.codec, raw: b.codec == Raw, pack: &b.pack, limits: &q.limits,
 		explain: func(err error) error { return q.explainAt(ctx, call, where, err) },
 		watch:   call.watchMessages(q.guard, call.out.watchers().messages),
 	}
@@ -349,9 +350,11 @@ func (p *pipe) rest(kind uint64) error {
 // runStream runs a method with a stream.
 func (c *serverCall) runStream(ctx context.Context) (any, error) {
 	b, where := c.as, c.peer.Addr.String()
-	pack := b.pack
+	pack := &b.pack
 	if c.plain {
-		pack.above = math.MaxInt
+		plain := b.pack
+		plain.Above = math.MaxInt
+		pack = &plain
 	}
 	c.stream.Accept()
 	return c.method.stream(ctx, &pipe{
@@ -364,7 +367,7 @@ func (c *serverCall) runStream(ctx context.Context) (any, error) {
 			}
 			return explainStream(ctx, b.name, where, err)
 		},
-		watch: c.call.watchMessages(&c.server.guard, c.server.watchers.messages),
+		watch: c.call.watchMessages(c.server.guard, c.server.watchers.messages),
 	}, c.call.Args)
 }
 

@@ -594,3 +594,23 @@ func TestMethodsGoAndComeWhileTheyAreCalled(t *testing.T) {
 	close(stop)
 	wg.Wait()
 }
+
+// The first calls of methods that a server does not have are told a similar name.
+func TestSearchesForSimilarNamesAreLimited(t *testing.T) {
+	inMemory(t, func(t *testing.T, network *mem.Network) {
+		s := yodel.NewServer(&yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler)})
+		must(t, s.Handle("Shop.Order", func(int) int { return 1 }))
+		serveInMemory(t, network, s, "shop")
+		c := newClient(t, &yodel.ClientOptions{Transport: network}, "shop")
+		told := 0
+		for i := range 100 {
+			err := c.Call(t.Context(), fmt.Sprintf("Shop.Orde%d", i), yodel.Values{1}, nil)
+			if strings.HasSuffix(wantError(t, err, yodel.Unimplemented, "YDL2002").Message, `did you mean "Shop.Order"?`) {
+				told++
+			}
+		}
+		if told != 50 {
+			t.Errorf("%d calls were told a similar name, want 50", told)
+		}
+	})
+}

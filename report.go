@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/budget"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/samples"
 	"github.com/yodel-rpc/yodel/internal/text"
@@ -239,7 +240,7 @@ func (q *requester) report(ctx context.Context, call *Call, err error) error {
 	}
 	fail(r, err)
 	if b := call.budget; b != nil {
-		r.Budget = &introspect.Budget{Given: call.Budget, Left: int(b.spare.Load())}
+		r.Budget = &introspect.Budget{Given: call.Budget, Left: int(b.Left())}
 	}
 	if call.turn != nil {
 		r.Turn = call.turn.Stood()
@@ -524,7 +525,7 @@ func (c *serverCall) report(took time.Duration) {
 		r.Timeout = max(call.Deadline.Sub(mux.TimeOf(began)), 1)
 	}
 	if call.Budget > 0 {
-		r.Budget = &introspect.Budget{Given: call.Budget, Left: max(call.Budget-1-int(min(c.used(), maxBudget)), 0)}
+		r.Budget = &introspect.Budget{Given: call.Budget, Left: max(call.Budget-1-int(min(c.used(), budget.Max)), 0)}
 	}
 	if call.rare != nil {
 		call.rare.printNotes(r, began)

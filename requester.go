@@ -16,7 +16,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/guard"
 	"github.com/yodel-rpc/yodel/internal/iface"
+	"github.com/yodel-rpc/yodel/internal/metadata"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/reflectcall"
 	"github.com/yodel-rpc/yodel/internal/stats"
@@ -35,7 +37,7 @@ type requester struct {
 	noWait        bool
 	checksum      bool
 	limits        Limits // with defaults
-	guard         *guard
+	guard         *guard.Guard
 	memory        *mux.Memory
 	unpacking     unpack.Gate
 	side          string // "client" or "server", for messages
@@ -57,8 +59,7 @@ type requester struct {
 	async      chan struct{} // tokens: one for each goroutine of an asynchronous call
 	states     states
 
-	repeated atomic.Pointer[repeatedMetadata] // nil until metadata repeats
-	unlike   atomic.Uint32                    // calls whose metadata differs
+	repeated metadata.Cache
 
 	watches bool // an observer of calls to endpoints or to peers has Attempt
 }
@@ -98,7 +99,7 @@ type binding struct {
 	mux.Method
 	of    *remoteMethod
 	codec Codec
-	pack  packer
+	pack  unpack.Packer
 	reply atomic.Uintptr // the type of the last reply: see iface.TypeOf
 }
 
@@ -151,7 +152,7 @@ func (q *requester) bindingSlow(call *Call, positional bool) *binding {
 			return b
 		}
 	}
-	b := &binding{of: m, codec: codec, pack: packer{compressor, q.compressAbove, &q.limits, &q.unpacking}}
+	b := &binding{of: m, codec: codec, pack: q.packer(compressor)}
 	b.Method = mux.Method{
 		Handle: len(q.bindings), Name: m.name, Codec: codecName, Compressor: compressorName,
 		Kind: call.kind(), Positional: positional, Idempotent: m.idempotent.Load(),
@@ -242,7 +243,7 @@ func (q *requester) encode(o *outgoing, call *Call) error {
 	}
 	req := &o.req
 	req.Method, req.Body, req.Attachment, req.Checksum = &b.Method, body, call.Attachment, q.checksum
-	packed, ok, err := b.pack.pack(o.packed, body)
+	packed, ok, err := b.pack.Pack(o.packed, body)
 	o.packed = packed
 	if err != nil {
 		return refusal("YDL2103", "%s: %v", call.Method, err)
@@ -310,14 +311,14 @@ func (q *requester) encodeFields(o *outgoing, call *Call) error {
 	req.Metadata = nil
 	if call.Metadata != nil {
 		x := o.useExtra()
-		req.Metadata, x.metadata = q.encodeMetadata(x.metadata[:0], call.Metadata)
+		req.Metadata, x.metadata = q.repeated.Encode(x.metadata[:0], call.Metadata)
 	}
 	if !req.Bare || call.Attempt != 0 || call.IdempotencyKey != "" || call.Key != "" || call.Criticality != 0 || call.Tenant != "" || call.Trace != "" || call.Explain {
 		req.Bare = false
 		encodeRare(&req.Fields, call)
 	}
 	n := len(req.Metadata) + len(call.IdempotencyKey) + len(call.Key) + len(call.Tenant) + len(call.Trace)
-	if err := metadataFits(&q.limits, len(call.Metadata), n); err != nil {
+	if err := q.limits.metadata().Check(len(call.Metadata), n); err != nil {
 		return refusal("YDL2203", "%s: the metadata %v on this %s", call.Method, err, q.side)
 	}
 	return nil
@@ -405,16 +406,16 @@ func (q *requester) decodeFields(call *Call, a *mux.Answer) error {
 	if err := wire.ParseFields(a.Fields, &f); err != nil {
 		return &mux.BrokenError{Cause: err}
 	}
-	md, err := parseMetadata(&q.limits, f.Metadata)
-	what := tooMuch(err)
+	md, err := q.limits.metadata().Parse(f.Metadata)
+	what := metadata.Excess(err)
 	if err != nil && what == "" {
 		return &mux.BrokenError{Cause: err}
 	}
 	call.Trailer = md
 	if len(f.Header) > 0 {
-		if md, err = parseMetadata(&q.limits, f.Header); err == nil {
+		if md, err = q.limits.metadata().Parse(f.Header); err == nil {
 			call.SetHeader(md)
-		} else if what = cmp.Or(what, tooMuch(err)); what == "" {
+		} else if what = cmp.Or(what, metadata.Excess(err)); what == "" {
 			return &mux.BrokenError{Cause: err}
 		}
 	}
@@ -478,27 +479,31 @@ func remoteError(call *Call, a *mux.Answer, f *wire.Fields) *Error {
 
 func (q *requester) decompress(ctx context.Context, o *outgoing, call *Call, body []byte) ([]byte, error) {
 	x := o.useExtra()
-	body, err := q.unpackReply(ctx, call, o.binding.pack, x.unpacked[:0], body)
+	body, err := q.unpackReply(ctx, call, &o.binding.pack, x.unpacked[:0], body)
 	if err == nil {
 		x.unpacked = body
 	}
 	return body, err
 }
 
+func (q *requester) packer(c Compressor) unpack.Packer {
+	return unpack.Packer{Compressor: c, Above: q.compressAbove, Limits: q.limits.decompressed(), Gate: &q.unpacking}
+}
+
 // unpackReply decompresses a reply into memory. The caller must give the bytes of the result back
 // to q.memory.
-func (q *requester) unpackReply(ctx context.Context, call *Call, pack packer, memory, body []byte) ([]byte, error) {
+func (q *requester) unpackReply(ctx context.Context, call *Call, pack *unpack.Packer, memory, body []byte) ([]byte, error) {
 	if pack.Compressor == nil {
 		return nil, &mux.BrokenError{Cause: errors.New("it is compressed, which was not agreed")}
 	}
-	unpacked, err := pack.unpack(ctx, q.memory, memory, body)
+	unpacked, err := pack.Unpack(ctx, q.memory, memory, body)
 	switch {
 	case err != nil && err == ctx.Err(): //nolint:errorlint // it is returned bare
 		return nil, context.Cause(ctx)
 	case errors.Is(err, mux.ErrMemory):
 		return nil, failure("YDL3007", "%s: this %s has no memory left to decompress the reply from %s", call.Method, q.side, addrOf(call))
 	case errors.Is(err, ErrTooLarge):
-		return nil, failure("YDL2204", "%s: the reply from %s %s", call.Method, addrOf(call), pack.tooLarge(body))
+		return nil, failure("YDL2204", "%s: the reply from %s %s", call.Method, addrOf(call), pack.TooLarge(body))
 	case err != nil:
 		return nil, &mux.BrokenError{Cause: fmt.Errorf("decompress with %s: %w", pack.Name(), err)}
 	}

@@ -71,7 +71,7 @@ type foreignCall struct {
 	replied  chan struct{} // closed when the late reply has come; nil if no late reply is expected
 	running  atomic.Bool   // Run has begun
 	admitted bool
-	first    bool // it is one of method.firsts
+	first    bool // it is one of method.first
 	ended    bool
 	messages foreignStream // of v.Stream
 	bytes    int           // admitted bytes of the request, of the expected reply and their cost
@@ -170,7 +170,7 @@ func (v *Served) Admit(n int, wait bool) *Error {
 		return v.fail(refusal("YDL2201", "%s: the request has %d bytes, the server's limit is %d", in.call.Method, n, l.MaxMessage))
 	}
 	if m := in.method; m != nil && m.kind == wire.Unary && !in.call.OneWay {
-		in.first = wait && m.firsts.begin(in.handling.Context)
+		in.first = wait && m.first.Begin(in.handling.Context)
 		n += int(m.replySize.Load())
 	}
 	where := v.enter(in.handling.Context, n, false)
@@ -184,8 +184,8 @@ func (v *Served) Admit(n int, wait bool) *Error {
 	}
 	in.bytes = n + requestCost
 	if !ses.take(in.bytes) {
-		ses.room.leave(n)
-		s.foreign.leave(n)
+		ses.room.Leave(n)
+		s.foreign.Leave(n)
 		return v.fail(refusal("YDL3007", "%s: the server has no memory left for what its peers make it hold", in.call.Method))
 	}
 	in.admitted = true
@@ -213,12 +213,12 @@ func (v *Served) enterLater(n int) (where string) {
 // server's room is reserved for clients without another open call.
 func (v *Served) enter(ctx context.Context, n int, wait bool) (where string) {
 	ses, s := v.in.session, v.in.server
-	only, ok := ses.room.enter(ctx, n, false, wait)
+	only, ok := ses.room.Enter(ctx, n, false, wait)
 	if !ok {
 		return "connection"
 	}
-	if _, ok = s.foreign.enter(ctx, n, only, wait); !ok {
-		ses.room.leave(n)
+	if _, ok = s.foreign.Enter(ctx, n, only, wait); !ok {
+		ses.room.Leave(n)
 		return "server"
 	}
 	return ""
@@ -394,7 +394,7 @@ func (v *Served) AppendReply(dst []byte) (reply []byte, compressed bool, err *Er
 	in.sent = len(body)
 	if in.method != nil {
 		in.method.replied(len(body))
-		in.method.firsts.end(false, true)
+		in.method.first.End(false, true)
 	}
 	return append(dst, body...), compressed, nil
 }
@@ -451,14 +451,14 @@ func (v *Served) End() {
 	in.ended = true
 	in.cancel(nil)
 	if in.first {
-		in.method.firsts.end(true, in.taken != 0)
+		in.method.first.End(true, in.taken != 0)
 	}
 	defer func() { // also if an observer ends the goroutine
 		in.session.note(v, false)
 		if in.admitted {
 			in.session.give(in.bytes + in.messages.taken)
-			in.server.foreign.leave(in.bytes - requestCost)
-			in.session.room.leave(in.bytes - requestCost)
+			in.server.foreign.Leave(in.bytes - requestCost)
+			in.session.room.Leave(in.bytes - requestCost)
 		}
 	}()
 	if in.taken != 0 {

@@ -14,9 +14,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/admission"
 	"github.com/yodel-rpc/yodel/internal/firstbytes"
+	"github.com/yodel-rpc/yodel/internal/guard"
 	"github.com/yodel-rpc/yodel/internal/loglimit"
+	"github.com/yodel-rpc/yodel/internal/metadata"
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/nearest"
 	"github.com/yodel-rpc/yodel/internal/samples"
 	"github.com/yodel-rpc/yodel/internal/schema"
 	"github.com/yodel-rpc/yodel/internal/text"
@@ -153,13 +157,13 @@ type Server struct {
 	compressors map[string]Compressor
 	pool        *mux.Pool
 	watch       *mux.Watch
-	foreign     room // the limits of all sessions together
+	foreign     admission.Room // the limits of all sessions together
 	budget      *mux.Budget
 	memory      *mux.Memory
 	config      mux.Config // for all accepted connections
 	started     time.Time
-	guard       guard
-	hooks       hooks
+	guard       *guard.Guard
+	hooks       guard.Hooks
 	slowAfter   time.Duration
 	busy        serverLoad
 	live        *liveServer // nil without Diagnostics
@@ -173,9 +177,9 @@ type Server struct {
 	// methodsVersion grows with each change of the methods, of their names and of their marks.
 	methodsVersion atomic.Uint64
 	schemas        schema.Book
-	reserved       map[string]bool // names being registered; guarded by methodsMu
-	suggester      suggester
-	samples        *sampler // records of calls that it executes, and that it and its handlers make
+	reserved       map[string]bool          // names being registered; guarded by methodsMu
+	unknowns       nearest.Methods[*method] // the calls of methods that it does not have
+	samples        *sampler                 // records of calls that it executes, and that it and its handlers make
 	serviceList    atomic.Pointer[serviceList]
 
 	mu        sync.Mutex
@@ -222,8 +226,7 @@ type serverConn struct {
 
 	contexts []callContext // for the next requests; used by the reader goroutine only
 
-	repeated atomic.Pointer[repeatedMetadata] // nil until metadata repeats
-	unlike   atomic.Uint32                    // calls whose metadata differs
+	repeated metadata.Cache
 	told     toldLoad
 
 	keys *keyScope // the scope of ServerOptions.Keys as sent in the settings; nil without Keys
@@ -270,6 +273,7 @@ func NewServer(o *ServerOptions) *Server {
 		conns: make(map[connection]struct{}), links: make(map[*serverConn]struct{}),
 		pools: make(map[*mux.Pool]struct{}), stopped: make(chan struct{}), empty: make(chan struct{}),
 		instance: o.Instance, anew: make(chan struct{}), updating: make(chan struct{}, 1),
+		unknowns: nearest.Methods[*method]{Service: serviceOf, BuiltIn: builtInService},
 	}
 	opts := &s.opts
 	s.fillCodecs()
@@ -280,10 +284,11 @@ func NewServer(o *ServerOptions) *Server {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
-	opts.Logger = guarded(opts.Logger)
+	opts.Logger = guard.Logger(opts.Logger)
 	s.peerLines.Log = opts.Logger
 	refuseNil("ServerOptions.Middleware", opts.Middleware, func(m Middleware) bool { return m == nil })
-	s.guard.log, s.calls.guard = opts.Logger, &s.guard
+	s.guard = guard.New(opts.Logger, interruption)
+	s.calls.guard = s.guard
 	if len(opts.Protocols) > 0 && s.instance.Protocols == nil {
 		s.instance.Protocols = s.speaks()
 	}
@@ -295,7 +300,7 @@ func NewServer(o *ServerOptions) *Server {
 	}
 	opts.MaxMemory = orDefault(opts.MaxMemory, 0)
 	s.memory = mux.NewMemory(opts.MaxMemory)
-	s.foreign.calls, s.foreign.bytes, s.foreign.reserve = opts.MaxOpen, opts.MaxMemory/2, 16
+	s.foreign.Calls, s.foreign.Bytes, s.foreign.Reserve = opts.MaxOpen, opts.MaxMemory/2, 16
 	s.budget = mux.NewBudget(opts.MaxOpen, opts.MaxMemory/2)
 	// registries get a multiple of AnnounceEvery
 	opts.AnnounceEvery = min(orDefault(opts.AnnounceEvery, 10*time.Second), forever/10)
@@ -334,7 +339,7 @@ func NewServer(o *ServerOptions) *Server {
 func (s *Server) speaks() []string {
 	names := []string{native}
 	for _, p := range s.opts.Protocols {
-		_ = s.guard.apart("a Protocol's Name", nil, func() error { // a panic is in the log
+		_ = s.guard.Apart("a Protocol's Name", nil, func() error { // a panic is in the log
 			names = append(names, p.Name())
 			return nil
 		})
@@ -423,7 +428,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	here := s.announce(l.Addr())
 	failed := make(chan error, 1)
 	go func() {
-		failed <- s.guard.apart("the listener", nil, func() error { return s.accept(l) })
+		failed <- s.guard.Apart("the listener", nil, func() error { return s.accept(l) })
 		s.mu.Lock()
 		s.accepting--
 		s.arriving-- // together with accepting, so that a loop that ends does not count as a connection
@@ -505,7 +510,7 @@ func (s *Server) emptyLocked() {
 // in doubt whether its calls were executed.
 func (s *Server) serve(nc net.Conn) {
 	defer s.arrived()
-	defer s.guard.rescue("a connection's own code")
+	defer s.guard.Rescue("a connection's own code")
 	addr := nc.RemoteAddr().String()
 	refuse := func(err error) {
 		_ = nc.Close() // there is nothing more to say
@@ -515,7 +520,7 @@ func (s *Server) serve(nc net.Conn) {
 		}
 	}
 	if s.opts.Accept != nil {
-		err := s.guard.apart("the Accept filter", nil, func() error { return s.opts.Accept(nc) })
+		err := s.guard.Apart("the Accept filter", nil, func() error { return s.opts.Accept(nc) })
 		if err != nil {
 			refuse(err)
 			return
@@ -554,10 +559,10 @@ func (s *Server) serveSession(ses *Session, refuse func(error)) {
 			ses.abort()
 		}
 	}()
-	defer s.guard.rescue("a connection's own code")
+	defer s.guard.Rescue("a connection's own code")
 	var p Protocol
 	var name string
-	err := s.guard.apart("the code that recognizes a protocol", nil, func() error {
+	err := s.guard.Apart("the code that recognizes a protocol", nil, func() error {
 		if p = ses.sniff(); p != nil {
 			name = p.Name()
 		}
@@ -681,7 +686,7 @@ func (s *Server) admit() error {
 // event passes a connection event to the OnConn hook.
 func (s *Server) event(e ConnEvent) {
 	if s.opts.OnConn != nil {
-		_ = s.hooks.run(&s.guard, "the OnConn hook", func() error { // a failure is in the log
+		_ = s.hooks.Run(s.guard, "the OnConn hook", func() error { // a failure is in the log
 			s.opts.OnConn(e)
 			return nil
 		})
@@ -691,13 +696,13 @@ func (s *Server) event(e ConnEvent) {
 // hello handles the settings of a peer, which complete the handshake.
 func (sc *serverConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 	s, peer := sc.server, sc.peer
-	md, err := parseMetadata(&s.limits, l.Metadata)
-	if what := tooMuch(err); what != "" {
+	md, err := s.limits.metadata().Parse(l.Metadata)
+	if what := metadata.Excess(err); what != "" {
 		return &mux.Refusal{Code: uint16(ResourceExhausted), ID: "YDL2203", Message: "the connection's metadata " + what + " on the server"}
 	} else if err != nil {
 		return &mux.Refusal{Code: uint16(InvalidArgument), Message: "broken connection metadata"}
 	}
-	if len(md) > 0 && !conn.Keep(metadataCost(&s.limits, l.Metadata)) {
+	if len(md) > 0 && !conn.Keep(s.limits.metadata().Cost(l.Metadata)) {
 		return &mux.Refusal{Code: uint16(ResourceExhausted), ID: "YDL3007", Message: "the server has no memory left for the connection's metadata"}
 	}
 	peer.Metadata, peer.Agent, peer.Name, peer.link = md, agentOf(l), text.Clip(string(l.Caller), wire.MaxCaller), conn
@@ -784,7 +789,6 @@ func (s *Server) noteHidden(method string, err error) uint64 {
 // panicked logs a handler's panic and returns the error for the caller, which contains no details
 // of the panic.
 func (s *Server) panicked(ctx context.Context, method string, value any) *Error {
-	n := s.guard.panics.Add(1)
-	s.guard.logPanic(ctx, "yodel: handler panicked", n, value, "method", method)
+	n := s.guard.Panicked(ctx, "yodel: handler panicked", value, "method", method)
 	return failure("YDL5001", "%s: the handler panicked; see number %d in the server's log", method, n)
 }

@@ -102,7 +102,7 @@ type boundMethod struct {
 	name       string
 	method     atomic.Pointer[method] // nil if there is no method of this name
 	codec      Codec
-	pack       packer
+	pack       unpack.Packer
 	positional bool          // bodies are Values
 	kind       uint64        // the kind of method that the caller expects
 	told       atomic.Uint32 // the traits that the caller knows
@@ -474,25 +474,20 @@ func (c *Call) Body() ([]byte, error) {
 	return in.body, nil
 }
 
-// packer returns the packer for calls from and to peers with a compressor.
-func (s *Server) packer(c Compressor) packer {
-	return packer{c, s.opts.CompressAbove, &s.limits, &s.calls.unpacking}
-}
-
 // decompress decompresses the body into memory.
 func (c *serverCall) decompress(memory []byte) ([]byte, error) {
 	b := c.as
 	if b.pack.Compressor == nil {
 		return nil, refusal("YDL2205", "%s: the request is compressed, and the compressor was not named", c.call.Method)
 	}
-	body, err := b.pack.unpack(c.ctx, c.protocol, memory, c.body)
+	body, err := b.pack.Unpack(c.ctx, c.protocol, memory, c.body)
 	switch {
 	case err != nil && err == c.ctx.Err(): //nolint:errorlint // it is returned bare
 		return nil, c.overdue()
 	case errors.Is(err, mux.ErrMemory):
 		return nil, refusal("YDL3007", "%s: the server has no memory left to decompress the request", c.call.Method)
 	case errors.Is(err, ErrTooLarge):
-		return nil, refusal("YDL2204", "%s: the request %s", c.call.Method, b.pack.tooLarge(c.body))
+		return nil, refusal("YDL2204", "%s: the request %s", c.call.Method, b.pack.TooLarge(c.body))
 	case err != nil:
 		return nil, refusal("YDL2205", "%s: the request cannot be decompressed: %v (%s)", c.call.Method, err, b.pack.Name())
 	}
@@ -635,11 +630,11 @@ func (c *serverCall) encodeReply(scratch *[]byte) (body []byte, compressed bool,
 			*scratch = body
 		}
 	}
-	if pack.Compressor == nil || len(body) < pack.above || c.plain {
+	if pack.Compressor == nil || len(body) < pack.Above || c.plain {
 		return body, false, nil
 	}
 	c.packed = c.server.scratchMemory()
-	if *c.packed, compressed, err = pack.pack(*c.packed, body); err != nil {
+	if *c.packed, compressed, err = pack.Pack(*c.packed, body); err != nil {
 		return nil, false, failure("YDL2104", "%s: %v", c.call.Method, err)
 	} else if compressed {
 		body = *c.packed
@@ -689,7 +684,7 @@ func (c *serverCall) done(code Code, took time.Duration, handedOver bool) {
 	if c.server.live != nil {
 		c.measure(took, code)
 	}
-	endAll(c.ctx, &c.server.guard, c.server.watchers.calls, &c.call, c.err)
+	endAll(c.ctx, c.server.guard, c.server.watchers.calls, &c.call, c.err)
 	if c.server.watchers.wants(&c.call, c.err) {
 		c.tellNotable(took)
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/yodel-rpc/yodel/internal/admission"
 	"github.com/yodel-rpc/yodel/internal/reflectcall"
 	"github.com/yodel-rpc/yodel/internal/stats"
 	"github.com/yodel-rpc/yodel/internal/wire"
@@ -34,8 +35,8 @@ type method struct {
 	unnamed    atomic.Bool  // one of its names was unregistered: see target.find
 	where      atomic.Int32 // a hint, see whereInline
 	stats      stats.Method
-	replySize  atomic.Int64 // the recent size of replies; 0 if they are small
-	firsts     firsts       // the first calls in other protocols
+	replySize  atomic.Int64         // the recent size of replies; 0 if they are small
+	first      admission.FirstCalls // the first calls in other protocols
 }
 
 // Register registers the exported methods of rcvr, a pointer to a struct, under the name of its
@@ -460,4 +461,33 @@ func names[V any](m map[string]V) string {
 		return "none"
 	}
 	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
+}
+
+// suggestion returns the method name that is most similar to b.name, or "". It is called if there
+// is no method of that name. It searches once per method number of a connection.
+func (b *boundMethod) suggestion() string {
+	s := b.server
+	if known := b.similar.Load(); known != nil && (*known == "" || (*s.methods.Load())[*known] != nil) {
+		return *known
+	}
+	if !s.unknowns.Admit(clock()) {
+		return ""
+	}
+	found := s.nearest(b.name)
+	b.similar.Store(&found)
+	return found
+}
+
+// nearest returns the method name that is most similar to name, or "".
+func (s *Server) nearest(name string) string { return s.unknowns.Similar(s.methods.Load(), name) }
+
+// unknown returns the error for a call of a method that does not exist. Similar is a name to
+// suggest, or "".
+func (s *Server) unknown(name, similar string) *Error {
+	id := "YDL2001"
+	message, hasService := s.unknowns.Unknown(s.methods.Load(), name, similar)
+	if hasService {
+		id = "YDL2002"
+	}
+	return refusal(id, "%s", message)
 }

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/admission"
 	"github.com/yodel-rpc/yodel/internal/loglimit"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/text"
@@ -62,7 +63,7 @@ type Session struct {
 	end    context.CancelCauseFunc
 	first  []byte // bytes read before the protocol was known
 	calls  sync.WaitGroup
-	room   room // the limits of this connection
+	room   admission.Room // the limits of this connection
 
 	began     time.Duration // on the clock
 	draining  chan struct{}
@@ -135,7 +136,7 @@ func newSession(s *Server, nc net.Conn, peer *Peer) *Session {
 		Conn: nc, Peer: peer, server: s, draining: make(chan struct{}), open: make(map[*Served]struct{}),
 		writing: make(chan struct{}, 1), lastEnd: time.Now(), began: clock(),
 	}
-	ses.room.calls, ses.room.bytes = s.limits.MaxOpen, s.limits.MaxMemory/2
+	ses.room.Calls, ses.room.Bytes = s.limits.MaxOpen, s.limits.MaxMemory/2
 	ses.life, ses.end = context.WithCancelCause(context.Background())
 	ses.ctx, ses.cancel = context.WithCancelCause(ses.life)
 	ses.greet = sync.OnceValue(ses.connect)
@@ -333,7 +334,7 @@ func (ses *Session) readAhead() (stop func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		defer ses.server.guard.rescue("a connection's own code")
+		defer ses.server.guard.Rescue("a connection's own code")
 		for ses.Reader.Buffered() < ses.Reader.Size() {
 			_, err := ses.Reader.Peek(ses.Reader.Buffered() + 1)
 			if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -476,7 +477,7 @@ func (ses *Session) serve(p Protocol, name string) {
 	ses.mu.Unlock()
 	ses.Reader = bufio.NewReaderSize(sessionReader{ses}, sessionBuffer)
 	ses.receive(false) // the bounds for messages do not apply to a Protocol that does not call Next
-	err := s.guard.apart("protocol "+name, nil, func() error { return p.Serve(ses.ctx, ses) })
+	err := s.guard.Apart("protocol "+name, nil, func() error { return p.Serve(ses.ctx, ses) })
 	aborted := context.Cause(ses.ctx) == mux.ErrClosed //nolint:errorlint // it is set bare
 	ses.cancel(mux.ErrCallerGone)
 	_ = ses.Conn.Close() // there is nothing more to say
@@ -551,7 +552,7 @@ func (ses *Session) Compressor(name string) Compressor { return ses.server.compr
 // HasService reports whether the server has a method of the service, for protocols that answer a
 // call of an unknown method differently if the service is known.
 func (ses *Session) HasService(service string) bool {
-	return ses.server.servicesOf(ses.server.methods.Load()).services[service]
+	return ses.server.unknowns.HasService(ses.server.methods.Load(), service)
 }
 
 // Limits returns the limits of the server with their defaults. A field is zero only if zero means
@@ -565,7 +566,7 @@ func (ses *Session) Draining() <-chan struct{} { return ses.draining }
 // is logged.
 func (ses *Session) Go(f func()) {
 	ses.calls.Go(func() {
-		defer ses.server.guard.rescue("protocol code")
+		defer ses.server.guard.Rescue("protocol code")
 		f()
 	})
 }
@@ -601,7 +602,7 @@ func (ses *Session) bind(name string, codec Codec, compressor Compressor, positi
 	s := ses.server
 	b := &boundMethod{server: s, name: text.Clip(s.meant(name), wire.MaxName), codec: codec, positional: positional, kind: anyKind, caller: caller}
 	if compressor != nil {
-		b.pack = s.packer(compressor)
+		b.pack = s.calls.packer(compressor)
 	}
 	if codec == nil {
 		b.wrong = wrongCodec

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/nearest"
 )
 
 // Bounds of a rule.
@@ -256,7 +256,7 @@ func (c *checker) by(field, by string, words ...string) {
 // word reports that a text is not one of words.
 func (c *checker) word(field, text string, words ...string) {
 	hint := "use " + strings.Join(words, ", ")
-	if near := nearest(text, words); near != "" {
+	if near := similar(text, words); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
 	c.addf("YDL-R008", field, hint, "%.40q is unknown", text)
@@ -460,48 +460,18 @@ func Decode(data []byte) (Rule, error) {
 func meant(field string) string {
 	fields := append(Kinds(), "schema", "id", "service", "method", "caller", "tenant", "header", "side", "rollback",
 		"off", "expires", "author", "reason", "created", "revision", "to", "percent", "by", "version", "addr", "tag", "group", "zone")
-	if near := nearest(field, fields); near != "" {
+	if near := similar(field, fields); near != "" {
 		return fmt.Sprintf("did you mean %q?", near)
 	}
 	return ""
 }
 
-// nearest returns the word that differs from text in at most a third of its letters, or "".
-func nearest(text string, words []string) string {
+// similar returns the word that differs from text in at most a third of its letters, or "".
+func similar(text string, words []string) string {
 	if len(text) > maxText {
 		return ""
 	}
-	best, least := "", math.MaxInt
-	for _, word := range words {
-		if d := distance(strings.ToLower(text), strings.ToLower(word)); d < least {
-			best, least = word, d
-		}
-	}
-	if least > max(1, len(text)/3) {
-		return ""
-	}
-	return best
-}
-
-// distance returns the edit distance of two short words, by Levenshtein's algorithm.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		corner := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := corner
-			if a[i] != b[j] {
-				change++
-			}
-			corner = row[j+1]
-			row[j+1] = min(change, row[j]+1, corner+1)
-		}
-	}
-	return row[len(b)]
+	return nearest.Word(text, words, max(1, len(text)/3)+1)
 }
 
 // ParseRollback reads a condition such as "ok<99% for 30s". A number of calls may follow: "ok<99%

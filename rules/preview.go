@@ -290,7 +290,7 @@ func (e *Effect) meant(t *Target) string {
 	for _, s := range e.Shares {
 		versions = append(versions, s.Version)
 	}
-	if near := nearest(t.Version, versions); near != "" && t.Version != "" {
+	if near := similar(t.Version, versions); near != "" && t.Version != "" {
 		return fmt.Sprintf("did you mean version %q?", near)
 	}
 	return ""

@@ -15,6 +15,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
+	"github.com/yodel-rpc/yodel/internal/nearest"
 )
 
 // An app is one run of the program.
@@ -271,7 +272,7 @@ func unknownCommand(root *cobra.Command, name string) error {
 		names = append(names, c.Name())
 		names = append(names, c.Aliases...)
 	}
-	if near := nearest(name, names); near != "" {
+	if near := similar(name, names); near != "" {
 		f.addf("did you mean", "yodel %s", near)
 	}
 	return f.with("commands", "yodel help")
@@ -284,45 +285,17 @@ func flagFault(c *cobra.Command, err error) error {
 		var names []string
 		c.Flags().VisitAll(func(flag *flagOf) { names = append(names, flag.Name) })
 		c.InheritedFlags().VisitAll(func(flag *flagOf) { names = append(names, flag.Name) })
-		if near := nearest(name, names); near != "" {
+		if near := similar(name, names); near != "" {
 			f.addf("did you mean", "--%s", near)
 		}
 	}
 	return f.with("flags", "yodel help %s", strings.TrimPrefix(strings.TrimPrefix(c.CommandPath(), "yodel"), " "))
 }
 
-// nearest returns the most similar of the names, or "". A name that differs in case only is the
+// similar returns the most similar of the names, or "". A name that differs in case only is the
 // most similar one.
-func nearest(name string, names []string) string {
-	best, least := "", min(max(len(name)/3, 2)+1, len(name))
-	for _, n := range names {
-		d := distance(strings.ToLower(name), strings.ToLower(n))
-		if d < least {
-			best, least = n, d
-		}
-	}
-	return best
-}
-
-// distance returns how many letters have to be inserted, removed or replaced to make b of a.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
+func similar(name string, names []string) string {
+	return nearest.Word(name, names, min(max(len(name)/3, 2)+1, len(name)))
 }
 
 // again runs f once, or with --watch again and again until ctx ends. A check that fails does not

@@ -137,7 +137,7 @@ func (a *app) dial(t *target, service string, o *callOptions) (*yodel.Client, er
 		return nil, faultf(exitUsage, "calls over %s need types of Go, which a request in JSON does not have", o.wire)
 	default:
 		f := faultf(exitUsage, "there is no wire %q", o.wire)
-		if near := nearest(o.wire, slices.Sorted(maps.Keys(wires()))); near != "" {
+		if near := similar(o.wire, slices.Sorted(maps.Keys(wires()))); near != "" {
 			f.addf("did you mean", "%s", near)
 		}
 		return nil, f.with("wires", "native, %s", strings.Join(slices.Sorted(maps.Keys(wires())), ", "))
@@ -241,7 +241,7 @@ func (a *app) method(ctx context.Context, client *yodel.Client, service, last st
 		return nil, notAMethod(whole)
 	}
 	f := faultf(exitFailed, "unimplemented: the server has no service %s [YDL2001]", service)
-	if near := nearest(service, known); near != "" {
+	if near := similar(service, known); near != "" {
 		f.addf("did you mean", "%s", near)
 	}
 	return nil, f.with("services", "%s", shorten(known))
@@ -261,7 +261,7 @@ func (a *app) enrich(ctx context.Context, t *target, service, last string, err e
 		return err
 	}
 	f := faultf(exitFailed, "not_found: there is no service %s in %s", service, t.name)
-	if near := nearest(service, known); near != "" {
+	if near := similar(service, known); near != "" {
 		f.addf("did you mean", "%s", near)
 	}
 	if len(known) > 0 {

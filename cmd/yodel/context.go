@@ -50,7 +50,7 @@ type contexts struct {
 func (c *contexts) unknown(name string) error {
 	names := slices.Sorted(maps.Keys(c.Contexts))
 	f := faultf(exitUsage, "there is no context %q", name)
-	if near := nearest(name, names); near != "" {
+	if near := similar(name, names); near != "" {
 		f.addf("did you mean", "%s", near)
 	}
 	if len(names) == 0 {

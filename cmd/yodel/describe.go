@@ -111,7 +111,7 @@ func findMethod(s *fleet.Service, name string) (*fleet.Method, error) {
 		return nil, faultf(exitFailed, "no instance of %s describes its methods: %s", s.Name, orDash(s.Note))
 	}
 	f := faultf(exitFailed, "unimplemented: service %s has no method %q [YDL2002]", s.Name, name)
-	if near := nearest(name, names); near != "" {
+	if near := similar(name, names); near != "" {
 		f.addf("did you mean", "%s", near)
 	}
 	return nil, f.with("methods", "%s     (yodel ls %s)", shorten(names), s.Name)

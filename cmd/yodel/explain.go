@@ -92,7 +92,7 @@ func (a *app) explain(id string) error {
 			ids = append(ids, s.ID)
 		}
 		f := faultf(exitUsage, "there is no error %q", id)
-		if near := nearest(id, ids); near != "" {
+		if near := similar(id, ids); near != "" {
 			f.addf("did you mean", "%s", near)
 		}
 		return f.with("all errors", "yodel explain")

@@ -87,7 +87,7 @@ func unknownFieldOf(m *introspect.Method, of *introspect.Schema, value map[strin
 			continue
 		}
 		f := faultf(exitUsage, "%s has no field %q in %s; nothing was sent", shown(m.Name), name, of.Type)
-		if near := nearest(name, names); near != "" {
+		if near := similar(name, names); near != "" {
 			f.addf("did you mean", "%s", near)
 		}
 		return f.with("fields", "%s     (yodel describe %s)", shorten(names), shown(m.Name))

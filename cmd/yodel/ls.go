@@ -239,7 +239,7 @@ func (a *app) service(ctx context.Context, f *fleet.Fleet, t *target, name strin
 	missing := faultf(exitFailed, "not_found: there is no service %s in %s", name, t.name)
 	if slices.Contains(known, name) {
 		missing = faultf(exitFailed, "not_found: no instance of %s is registered in %s", name, t.name)
-	} else if near := nearest(name, known); near != "" {
+	} else if near := similar(name, known); near != "" {
 		missing.addf("did you mean", "%s", near)
 	}
 	if of, method, ok := strings.Cut(name, "/"); ok && slices.Contains(known, of) {

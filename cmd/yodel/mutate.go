@@ -179,7 +179,7 @@ func unknownInstance(s *fleet.Service, addr string) error {
 		addrs = append(addrs, in.Addr)
 	}
 	f := faultf(exitFailed, "not_found: %s has no instance at %s", s.Name, addr)
-	if near := nearest(addr, addrs); near != "" {
+	if near := similar(addr, addrs); near != "" {
 		f.addf("did you mean", "%s", near)
 	}
 	return f.with("instances", "%s     (yodel ls %s)", shorten(addrs), s.Name)

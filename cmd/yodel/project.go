@@ -40,7 +40,7 @@ func loadProject() (p project, path string, err error) {
 	keys := []string{"context", "registry", "at", "tls", "ca", "cert", "key", "guarded"}
 	if wrong := about.Undecoded(); len(wrong) > 0 {
 		f := faultf(exitUsage, "%s has the unknown key %q", path, wrong[0].String())
-		if near := nearest(wrong[0].String(), keys); near != "" {
+		if near := similar(wrong[0].String(), keys); near != "" {
 			f.addf("did you mean", "%s", near)
 		}
 		return p, path, f.with("keys", "%s", strings.Join(keys, ", "))

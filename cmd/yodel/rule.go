@@ -565,7 +565,7 @@ func (a *app) rule(ctx context.Context, book *rules.Book, service, id string) (*
 		ids = append(ids, list[i].ID)
 	}
 	f := faultf(exitFailed, "not_found: %s has no rule %q", service, id)
-	if near := nearest(id, ids); near != "" {
+	if near := similar(id, ids); near != "" {
 		f.addf("did you mean", "%s", near)
 	}
 	return nil, f.with("rules", "yodel rule ls %s", service)

@@ -372,7 +372,7 @@ func (t *target) open(ctx context.Context, text string, timeout time.Duration) e
 		return t.lookUp(ctx, p.hosts, timeout)
 	default:
 		f := faultf(exitUsage, "there is no registry %q", p.scheme)
-		if near := nearest(p.scheme, schemes); near != "" {
+		if near := similar(p.scheme, schemes); near != "" {
 			f.addf("did you mean", "%s://", near)
 		}
 		return f.with("registries", "%s", strings.Join(schemes, ", "))

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package diagnose makes the answers of a server's diagnostic methods from what the process has
-// counted. It reads counters only, so that a call takes no part in it.
+// counted. It reads counters only, so that a call takes no part in it. Only taps are shown the
+// calls themselves, when they have ended.
 package diagnose
 
 import (

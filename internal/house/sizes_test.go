@@ -27,12 +27,12 @@ type grown struct {
 // sizes are the bounds of today's sizes. To raise one, add to grown. When a size has become
 // smaller, lower most and drop grown.
 var sizes = []size{
-	{of: "lines of the root, without tests", most: 16900, count: linesOf(".")},
+	{of: "lines of the root, without tests", most: 15789, count: linesOf(".")},
 	{of: "lines of internal/mux, without tests", most: 10750, count: linesOf("internal/mux")},
-	{of: "Go files in the folder of the root, with tests", most: 165, count: filesOf(".")},
+	{of: "Go files in the folder of the root, with tests", most: 156, count: filesOf(".")},
 	{of: "files of the root that reach into Call.out or another field of this name", most: 25, count: filesWith(".", "out")},
 	{of: "methods of Call", most: 74, count: methodsOf(".", "Call")},
-	{of: "methods of Server", most: 95, count: methodsOf(".", "Server")},
+	{of: "methods of Server", most: 93, count: methodsOf(".", "Server")},
 	{of: "exported names of the root", most: 60, count: namesOf(".")},
 }
 

@@ -48,11 +48,18 @@ func Name[V any](name string, names map[string]V, serviceOf func(name string) st
 // Distance returns the Levenshtein distance: how many bytes of a must be changed, added or removed
 // to turn a into b. It returns limit if the distance is at least limit, or if a name is long.
 func Distance(a, b string, limit int) int {
-	if len(a) > longest || len(b) > longest || max(len(a)-len(b), len(b)-len(a)) >= limit {
+	if len(a) > longest || len(b) > longest {
 		return limit
 	}
-	var memory [longest + 1]int
-	row := memory[:len(b)+1]
+	var row [longest + 1]int
+	return distance(row[:len(b)+1], a, b, limit)
+}
+
+// distance is Distance for names of any length. Row is memory for a number more than b has bytes.
+func distance(row []int, a, b string, limit int) int {
+	if max(len(a)-len(b), len(b)-len(a)) >= limit {
+		return limit
+	}
 	for j := range row {
 		row[j] = j
 	}
@@ -73,4 +80,19 @@ func Distance(a, b string, limit int) int {
 		}
 	}
 	return min(row[len(b)], limit)
+}
+
+// Word returns the word that is most similar to text, or "" if the distance of all words is at
+// least limit. It ignores case. If two words are equally similar, it returns the first. It is for
+// texts of the user of this process, so it does not bound the work.
+func Word(text string, words []string, limit int) string {
+	best := ""
+	text = strings.ToLower(text)
+	for _, word := range words {
+		lower := strings.ToLower(word)
+		if d := distance(make([]int, len(lower)+1), text, lower, limit); d < limit {
+			best, limit = word, d
+		}
+	}
+	return best
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package unpack decompresses messages of peers. It bounds the memory that a message takes, and
-// how many processors decompression takes from everything else.
+// Package unpack decompresses messages of peers, and compresses messages that they can decompress.
+// It bounds the memory that a message takes, and how many processors decompression takes from
+// everything else.
 package unpack
 
 import (
@@ -18,8 +19,8 @@ import (
 // ErrTooLarge is the error of a Compressor that reached its limit.
 var ErrTooLarge = errors.New("larger than the limit")
 
-// A Compressor is the part of a yodel.Compressor that decompresses.
-type Compressor interface {
+// A Decompressor is the part of a yodel.Compressor that decompresses.
+type Decompressor interface {
 	Decompress(dst, src []byte, limit int) ([]byte, error)
 }
 
@@ -60,7 +61,7 @@ const (
 //
 // Decompress returns the error of ctx if ctx ends while it waits, mux.ErrMemory if a has no room,
 // and an error that matches ErrTooLarge if the result is larger than limit.
-func (g *Gate) Decompress(ctx context.Context, c Compressor, a Account, memory, body []byte, limit int) ([]byte, error) {
+func (g *Gate) Decompress(ctx context.Context, c Decompressor, a Account, memory, body []byte, limit int) ([]byte, error) {
 	n := min(max(factor*len(body), first), limit)
 	if n <= free {
 		out, err := within(c, a, memory, body, n)
@@ -87,7 +88,7 @@ func next(n, limit int) int {
 }
 
 // passed is within behind the gate.
-func (g *Gate) passed(ctx context.Context, c Compressor, a Account, memory, body []byte, n int) ([]byte, error) {
+func (g *Gate) passed(ctx context.Context, c Decompressor, a Account, memory, body []byte, n int) ([]byte, error) {
 	if err := g.enter(ctx, n); err != nil {
 		return nil, err
 	}
@@ -97,7 +98,7 @@ func (g *Gate) passed(ctx context.Context, c Compressor, a Account, memory, body
 
 // within decompresses body if the result has at most n bytes. It returns the unused bytes to a even
 // if the compressor panics or ends its goroutine.
-func within(c Compressor, a Account, memory, body []byte, n int) (out []byte, err error) {
+func within(c Decompressor, a Account, memory, body []byte, n int) (out []byte, err error) {
 	if !a.Take(n) {
 		return nil, mux.ErrMemory
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package yodel_test
+package jsoncodec_test
 
 import (
 	"encoding/json"
@@ -8,8 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/jsoncodec"
 )
+
+var codec = jsoncodec.New()
 
 type document struct {
 	Title string
@@ -25,7 +27,7 @@ func sameAsUnmarshal(t *testing.T, src []byte) {
 	t.Helper()
 	for _, target := range []any{new(document), new(any), new(string), new(float64), new([]int)} {
 		got, want := reflect.New(reflect.TypeOf(target).Elem()), reflect.New(reflect.TypeOf(target).Elem())
-		err, wantErr := yodel.JSON.Decode(src, got.Interface()), json.Unmarshal(src, want.Interface())
+		err, wantErr := codec.Decode(src, got.Interface()), json.Unmarshal(src, want.Interface())
 		if (err == nil) != (wantErr == nil) || err != nil && err.Error() != wantErr.Error() {
 			t.Errorf("%.100q into %T: got error %v, want %v", src, target, err, wantErr)
 		}
@@ -35,7 +37,7 @@ func sameAsUnmarshal(t *testing.T, src []byte) {
 	}
 }
 
-func jsonSamples() []string {
+func samples() []string {
 	return []string{
 		`{"Title":"a","Pages":3,"Lines":["x","y"],"Raw":{"k":[1]},"More":{"n":1.5},"Next":{"Title":"b"}}`,
 		`{"Title":"a"}{"Title":"b"}`, `{"Title":"a"} x`, ` {"Title":"a"} `, `{"Title":"a"}` + "\n", `{"Title":`, `{"Title":3}`, `{"Raw":}`,
@@ -44,22 +46,22 @@ func jsonSamples() []string {
 	}
 }
 
-func TestJSONDecodesAsUnmarshalDoes(t *testing.T) {
+func TestItDecodesAsUnmarshalDoes(t *testing.T) {
 	for range 2 { // the second time with decoders that have been used
-		for _, src := range jsonSamples() {
+		for _, src := range samples() {
 			sameAsUnmarshal(t, []byte(src))
 		}
 	}
 }
 
-func TestJSONKeepsNothingOfAMessage(t *testing.T) {
+func TestItKeepsNothingOfAMessage(t *testing.T) {
 	src := []byte(`{"Title":"first","Lines":["x"],"Raw":[1,2,3]}`)
 	var first, second document
-	if err := yodel.JSON.Decode(src, &first); err != nil {
+	if err := codec.Decode(src, &first); err != nil {
 		t.Fatal(err)
 	}
 	copy(src, `{"Title":"other","Lines":["y"],"Raw":[4,5,6]}`)
-	if err := yodel.JSON.Decode(src, &second); err != nil {
+	if err := codec.Decode(src, &second); err != nil {
 		t.Fatal(err)
 	}
 	if first.Title != "first" || first.Lines[0] != "x" || string(first.Raw) != "[1,2,3]" {
@@ -68,7 +70,7 @@ func TestJSONKeepsNothingOfAMessage(t *testing.T) {
 }
 
 func FuzzJSON(f *testing.F) {
-	for _, src := range jsonSamples() {
+	for _, src := range samples() {
 		f.Add([]byte(src[:min(len(src), 1000)]))
 	}
 	f.Fuzz(sameAsUnmarshal)

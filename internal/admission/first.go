@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package yodel
+package admission
 
 import (
 	"context"
@@ -9,10 +9,11 @@ import (
 	"time"
 )
 
-// A firsts bounds how many calls of a method begin before the size of its replies is known. Without
-// it, a client could send a thousand requests for large replies before the first of them exists.
-// After firstTime without a reply, the size is taken to be small: the method waits for something.
-type firsts struct {
+// FirstCalls bounds how many calls of a method begin before the size of its replies is known.
+// Without it, a client could send a thousand requests for large replies before the first of them
+// exists. After firstTime without a reply, the size is taken to be small: the method waits for
+// something. The zero value is ready to use. It may be used concurrently.
+type FirstCalls struct {
 	over    atomic.Bool
 	mu      sync.Mutex
 	running int
@@ -20,15 +21,15 @@ type firsts struct {
 }
 
 const (
-	mostFirsts = 16
-	firstTime  = 50 * time.Millisecond
+	mostFirst = 16
+	firstTime = 50 * time.Millisecond
 )
 
-// begin waits until the call may begin. It reports whether the call must call end.
-func (f *firsts) begin(ctx context.Context) bool {
+// Begin waits until the call may begin. It reports whether the call must call End.
+func (f *FirstCalls) Begin(ctx context.Context) bool {
 	for began := time.Now(); !f.over.Load(); {
 		f.mu.Lock()
-		if f.running < mostFirsts {
+		if f.running < mostFirst {
 			f.running++
 			f.mu.Unlock()
 			return true
@@ -43,14 +44,14 @@ func (f *firsts) begin(ctx context.Context) bool {
 		case <-ctx.Done():
 			return false
 		case <-time.After(firstTime - time.Since(began)):
-			f.end(false, true)
+			f.End(false, true)
 		}
 	}
 	return false
 }
 
-// end notes that a call has ended, if one has, and that the size is known.
-func (f *firsts) end(call, known bool) {
+// End notes that a call has ended, if one has, and that the size is known.
+func (f *FirstCalls) End(call, known bool) {
 	if !call && f.over.Load() {
 		return
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package yodel
+package budget
 
 import (
 	"math"
@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// An allowance is a client's retry budget for one purpose: a token bucket in which each token pays
+// An Allowance is a client's retry budget for one purpose: a token bucket in which each token pays
 // for one extra attempt. Each regular attempt adds a share of a token, and each second adds one
 // token. The bucket is updated only when a token is requested, so successful calls pay nothing for
-// it.
-type allowance struct {
+// it. It may be used concurrently.
+type Allowance struct {
 	mu     sync.Mutex
 	tokens float64
 	limit  float64       // the largest number of tokens kept
@@ -26,9 +26,15 @@ type allowance struct {
 // endpoints.
 const allowanceNap = 10 * time.Millisecond
 
-// take takes a token, and reports whether there was one. Attempts returns how many attempts the
+// NewAllowance returns the Allowance of a client that was made at a reading of the clock, and had
+// made a number of attempts by then.
+func NewAllowance(now time.Duration, attempts int64) *Allowance {
+	return &Allowance{at: now, seen: attempts}
+}
+
+// Take takes a token, and reports whether there was one. Attempts returns how many attempts the
 // client has made in all.
-func (a *allowance) take(now time.Duration, share float64, reserve int, attempts func() int64) bool {
+func (a *Allowance) Take(now time.Duration, share float64, reserve int, attempts func() int64) bool {
 	if share = min(share, 1e6); !(share > 0) { // excludes NaN too
 		share = 0
 	}
@@ -56,26 +62,4 @@ func (a *allowance) take(now time.Duration, share float64, reserve int, attempts
 	a.tokens--
 	a.taken++
 	return true
-}
-
-// Afford reports whether the client's retry budget allows one more attempt, and spends it. It is
-// for middleware that retries calls or makes several attempts at the same time; by names the
-// middleware, because each middleware has its own budget. The budget grows by share for each
-// regular attempt. Reserve is the number of extra attempts that are available at the start. The
-// budget also grows by one attempt each second, so that a client with few calls can retry too.
-// Because of the budget, a failing service gets little more load than a healthy one. Afford may be
-// called concurrently.
-func (c *Client) Afford(by string, share float64, reserve int) bool {
-	a := c.states.get(allowanceKey{by}, func() any { return &allowance{at: c.born} }).(*allowance) //nolint:forcetypeassert // the key type is private
-	return a.take(clock(), share, reserve, c.attempts)
-}
-
-type allowanceKey struct{ by string }
-
-// attempts returns how many attempts the client has made.
-func (c *Client) attempts() int64 {
-	if set := c.cluster.set.Load(); set != nil {
-		return set.attempts()
-	}
-	return 0
 }

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guard_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/yodel-rpc/yodel/internal/guard"
+)
+
+// A callback is the end of an asynchronous call.
+type callback func()
+
+func (f callback) Ended(error) { f() }
+
+// An unprintable value panics when it is formatted, with another such value.
+type unprintable struct{}
+
+func (unprintable) String() string { panic(unprintable{}) }
+
+func newGuard(level slog.Level) (*guard.Guard, *bytes.Buffer) {
+	log := new(bytes.Buffer)
+	handler := slog.NewTextHandler(log, &slog.HandlerOptions{Level: level})
+	return guard.New(slog.New(handler), func(message string) error { return errors.New(message) }), log
+}
+
+// interrupt makes f end like user code on the goroutine of a call.
+func interrupt(g *guard.Guard, f func()) error {
+	failed := make(chan error)
+	go func() {
+		var err error
+		defer func() { failed <- err }()
+		defer func() { err = g.Interrupted(context.Background(), "Arith.Mul", recover()) }()
+		f()
+	}()
+	return <-failed
+}
+
+func TestUserCodeBecomesAnErrorAndALogLine(t *testing.T) {
+	for name, test := range map[string]struct {
+		run       func(g *guard.Guard) error
+		want, log string
+	}{
+		"apart, panics": {
+			func(g *guard.Guard) error { return g.Apart("a hook", nil, func() error { panic("harm") }) },
+			"a hook panicked; it has number 1 in the log of this process", `msg="yodel: a hook panicked" "log id"=1 panic=harm stack="guard/guard_test.go:`,
+		},
+		"apart, exits": {
+			func(g *guard.Guard) error {
+				return g.Apart("a hook", nil, func() error { runtime.Goexit(); return nil })
+			},
+			"a hook ended its goroutine (runtime.Goexit); it has number 1 in the log of this process", `msg="yodel: a hook ended its goroutine" "log id"=1`,
+		},
+		"a call, panics": {
+			func(g *guard.Guard) error { return interrupt(g, func() { panic(unprintable{}) }) },
+			"Arith.Mul: code that a call passes panicked; it has number 1 in the log of this process", `method=Arith.Mul "log id"=1 panic="guard_test.unprintable, whose text cannot be had"`,
+		},
+		"a call, exits": {
+			func(g *guard.Guard) error { return interrupt(g, runtime.Goexit) },
+			"Arith.Mul: code that a call passes ended its goroutine (runtime.Goexit); it has number 1 in the log of this process", `method=Arith.Mul "log id"=1`,
+		},
+		"rescued": {
+			func(g *guard.Guard) error { defer g.Rescue("an observer"); panic("harm") },
+			"", `msg="yodel: an observer panicked" "log id"=1 panic=harm`,
+		},
+		"callback": {
+			func(g *guard.Guard) error { g.Tell(callback(func() { panic("harm") }), nil); return nil },
+			"", `msg="yodel: the callback of a call panicked" "log id"=1 panic=harm`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, log := newGuard(slog.LevelInfo)
+			got := ""
+			if err := test.run(g); err != nil {
+				got = err.Error()
+			}
+			if got != test.want || !strings.Contains(log.String(), test.log) || strings.Count(log.String(), "\n") != 1 {
+				t.Errorf("got %q and the log %s", got, log)
+			}
+			if g.Panics() != 1 {
+				t.Errorf("counted %d, want 1", g.Panics())
+			}
+		})
+	}
+}
+
+func TestTheErrorOfUserCodeIsUnchanged(t *testing.T) {
+	g, log := newGuard(slog.LevelDebug)
+	want := errors.New("it fails")
+	if err := g.Apart("a hook", nil, func() error { return want }); !errors.Is(err, want) {
+		t.Errorf("got %v", err)
+	}
+	ran := false
+	g.Tell(callback(func() { ran = true }), nil)
+	if !ran || log.Len() > 0 || g.Panics() != 0 {
+		t.Errorf("the callback ran: %v; the log is %s", ran, log)
+	}
+}
+
+func TestDebugLogsTheWholeStack(t *testing.T) {
+	g, log := newGuard(slog.LevelDebug)
+	g.Tell(callback(func() { panic("harm") }), nil)
+	if lines := strings.Split(log.String(), "\n"); len(lines) != 3 || !strings.Contains(lines[1], "goroutine ") {
+		t.Errorf("the log is %s", log)
+	}
+}
+
+func TestReleaseEndsTheWaitForRunningHooks(t *testing.T) {
+	var hooks guard.Hooks
+	g, _ := newGuard(slog.LevelInfo)
+	blocked, ended := make(chan struct{}), make(chan struct{})
+	err := hooks.Run(g, "a hook", func() error {
+		defer close(ended)
+		hooks.Release()
+		<-blocked
+		return nil
+	})
+	if !errors.Is(err, guard.ErrReleased) {
+		t.Errorf("got %v", err)
+	}
+	close(blocked)
+	<-ended
+	hooks.Release() // without a running hook it does nothing
+	if err := hooks.Run(g, "a hook", func() error { return nil }); err != nil {
+		t.Errorf("the hook after Release: %v", err)
+	}
+}
+
+// A harmful handler ends the goroutine that logs.
+type harmful struct{ slog.Handler }
+
+func (harmful) Handle(context.Context, slog.Record) error { runtime.Goexit(); return nil }
+func (harmful) Enabled(context.Context, slog.Level) bool  { panic("harm") }
+
+func TestALoggerOutlivesItsHandler(t *testing.T) {
+	log := guard.Logger(slog.New(harmful{slog.DiscardHandler})).With("a", 1).WithGroup("b")
+	log.Info("a line")
+	out := new(bytes.Buffer)
+	log = guard.Logger(slog.New(slog.NewTextHandler(out, nil))).With("a", 1).WithGroup("b")
+	log.Debug("left out")
+	log.Info("a line", "c", 2)
+	if !strings.HasSuffix(out.String(), "msg=\"a line\" a=1 b.c=2\n") {
+		t.Errorf("got %s", out)
+	}
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package jsoncodec encodes messages with encoding/json. It keeps encoders and decoders for reuse:
+// with them, a call that multiplies two numbers makes six allocations, and with json.Marshal and
+// json.Unmarshal it makes 16.
+package jsoncodec
+
+import (
+	"bytes"
+	"encoding"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"sync"
+
+	"github.com/yodel-rpc/yodel/internal/nesting"
+)
+
+// maxKept is the largest message whose decoder is kept, in bytes.
+const maxKept = 64 << 10
+
+// A Codec encodes messages as JSON. It may be used concurrently.
+type Codec struct {
+	encoders sync.Pool // of *encoder
+	decoders sync.Pool // of *decoder
+	nested   nesting.Rules
+}
+
+// New returns a Codec.
+func New() *Codec {
+	return &Codec{nested: nesting.Rules{
+		Methods:   []reflect.Type{reflect.TypeFor[json.Marshaler](), reflect.TypeFor[encoding.TextMarshaler]()},
+		Addressed: true,
+		Skip:      leftOut,
+	}}
+}
+
+// leftOut reports whether encoding/json leaves a field out.
+func leftOut(f *reflect.StructField) bool {
+	if f.Tag.Get("json") == "-" {
+		return true
+	}
+	embedded := f.Anonymous && nesting.Base(f.Type).Kind() == reflect.Struct
+	return !f.IsExported() && !embedded
+}
+
+// Name returns "json".
+func (*Codec) Name() string { return "json" }
+
+// Append appends the encoding of v to dst. It refuses values that are nested too deep.
+func (c *Codec) Append(dst []byte, v any) ([]byte, error) {
+	if err := c.nested.Check(v); err != nil {
+		return dst, fmt.Errorf("json: %w", err)
+	}
+	e, ok := c.encoders.Get().(*encoder)
+	if !ok {
+		e = new(encoder)
+		e.Encoder = json.NewEncoder(e)
+	}
+	e.dst = dst
+	if err := e.Encode(v); err != nil {
+		return dst, err // the encoder may be in an unusable state: drop it
+	}
+	b := e.dst[:len(e.dst)-1] // without the newline at the end
+	e.dst = nil
+	c.encoders.Put(e)
+	return b, nil
+}
+
+type encoder struct {
+	*json.Encoder
+	dst []byte
+}
+
+func (e *encoder) Write(b []byte) (int, error) {
+	e.dst = append(e.dst, b...)
+	return len(b), nil
+}
+
+// Decode decodes src into v as json.Unmarshal does, with the same errors.
+func (c *Codec) Decode(src []byte, v any) error {
+	if len(src) > maxKept { // a decoder would copy src and keep as much memory
+		return json.Unmarshal(src, v)
+	}
+	d, ok := c.decoders.Get().(*decoder)
+	if !ok {
+		d = new(decoder)
+		d.Decoder = json.NewDecoder(&d.src)
+	}
+	if d.whole(bytes.TrimRight(src, " \t\r\n"), v) {
+		c.decoders.Put(d)
+		return nil
+	}
+	return json.Unmarshal(src, v) // the error of Unmarshal is the most precise one
+}
+
+type decoder struct {
+	*json.Decoder
+	src bytes.Reader
+}
+
+// whole decodes src, and reports whether src was one message without an error and without further
+// bytes. If not, the caller drops the decoder.
+func (d *decoder) whole(src []byte, v any) bool {
+	before := d.InputOffset()
+	d.src.Reset(src)
+	defer d.src.Reset(nil)
+	return d.Decode(v) == nil && d.InputOffset()-before == int64(len(src))
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metadata_test
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/yodel-rpc/yodel/internal/metadata"
+)
+
+var (
+	limits = metadata.Limits{Bytes: 100, Pairs: 2}
+	some   = map[string]string{"token": "abc", "": "x"}
+)
+
+func TestParseReadsWhatAppendWrote(t *testing.T) {
+	for _, md := range []map[string]string{nil, {"a": ""}, some} {
+		got, err := limits.Parse(metadata.Append(nil, md))
+		if err != nil || !maps.Equal(got, md) {
+			t.Errorf("%v: got %v, %v", md, got, err)
+		}
+	}
+}
+
+func TestMetadataBeyondTheLimitsIsRefused(t *testing.T) {
+	for want, md := range map[string]map[string]string{
+		"has 103 bytes, the limit is 100":           {"a": strings.Repeat("x", 100)},
+		"has more than 2 pairs, which is the limit": {"a": "", "b": "", "c": ""},
+		"malformed": nil,
+	} {
+		b := metadata.Append(nil, md)
+		if md == nil {
+			b = []byte{200, 1}
+		}
+		got, err := limits.Parse(b)
+		if err == nil || got != nil {
+			t.Fatalf("%s: got %v, %v", want, got, err)
+		}
+		if md != nil && (metadata.Excess(err) != want || err.Error() != want) || md == nil && metadata.Excess(err) != "" {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	if err := limits.Check(2, 100); err != nil {
+		t.Errorf("at the limits: %v", err)
+	}
+}
+
+func TestCostCountsBytesAndPairs(t *testing.T) {
+	b := metadata.Append(nil, some)
+	if got, want := limits.Cost(b), len(b)+2*96; got != want {
+		t.Errorf("got %d, want %d", got, want)
+	}
+}
+
+func TestCacheReturnsTheRememberedEncoding(t *testing.T) {
+	var c metadata.Cache
+	first, _ := c.Encode(nil, some)
+	memory := make([]byte, 0, 100)
+	again, rest := c.Encode(memory, maps.Clone(some))
+	if len(rest) != 0 || string(again) != string(first) || &again[0] == &first[0] {
+		t.Errorf("encoded %q, then %q with %q", first, again, rest)
+	}
+	r := c.Find(first)
+	if r == nil || !r.Is(some) || !maps.Equal(r.Decode(), some) {
+		t.Fatalf("found %v", r)
+	}
+	for _, other := range []map[string]string{nil, {"token": "abc"}, {"token": "abc", "": "y"}, {"token": "abc", "": "x", "z": ""}} {
+		if r.Is(other) {
+			t.Errorf("%v is taken for %v", other, some)
+		}
+	}
+}
+
+func TestCacheRemembersAnotherValueAfterSomeMisses(t *testing.T) {
+	var c metadata.Cache
+	remembered := func(md map[string]string) bool { return c.Find(metadata.Append(nil, md)) != nil }
+	c.Encode(nil, some)
+	for i := range 16 {
+		md := map[string]string{"i": fmt.Sprint(i)}
+		c.Encode(nil, md)
+		if remembered(md) != (i == 15) {
+			t.Errorf("after %d other values, the last one is remembered: %v", i+1, i != 15)
+		}
+	}
+	var large metadata.Cache
+	if b, _ := large.Encode(nil, map[string]string{"a": strings.Repeat("x", 1024)}); large.Find(b) != nil {
+		t.Error("large metadata was remembered")
+	}
+}
+
+func TestRepeatedMetadataAllocatesNothing(t *testing.T) {
+	var c metadata.Cache
+	c.Encode(nil, some)
+	b, memory := metadata.Append(nil, map[string]string{"token": "abc"}), make([]byte, 0, 100)
+	if n := testing.AllocsPerRun(100, func() {
+		encoded, _ := c.Encode(memory, some)
+		_ = c.Find(encoded).Is(some)
+		_ = c.Find(b)
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
