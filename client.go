@@ -456,7 +456,7 @@ func (c *Call) end() {
 func (q *requester) declared(method string) bool {
 	m := q.last.Load()
 	if m == nil || m.name != method {
-		m = (*q.methods.Load())[method]
+		m = q.methods.Get(method)
 	}
 	if m == nil {
 		return q.idempotent[method] // the map never changes

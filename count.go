@@ -3,12 +3,14 @@
 package yodel
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/diagnose"
 	"github.com/yodel-rpc/yodel/internal/stats"
+	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -19,6 +21,9 @@ import (
 const (
 	// maxCounted is how many methods of a client are counted separately.
 	maxCounted = 1000
+	// maxUnknown is how many of them may be methods that no server has. So names that callers of a
+	// gateway invent leave room for methods that exist.
+	maxUnknown = maxCounted / 2
 	// otherMethods is the name of all further methods.
 	otherMethods = "other"
 )
@@ -29,11 +34,11 @@ func (q *requester) count(call *Call, err error) {
 	if !q.counts || o.peer != nil {
 		return
 	}
-	n := q.countsOf(call)
 	code := 0
 	if err != nil {
 		code = int(CodeOf(err))
 	}
+	n := q.countsOf(call, code)
 	n.End(q.tookFor(call, err), code)
 	if call.rare == nil && call.stream == nil && call.turn == nil {
 		if call.Attempt > 0 {
@@ -53,28 +58,43 @@ func (q *requester) count(call *Call, err error) {
 	}
 }
 
-// countsOf returns the counters of the method of a call.
-func (q *requester) countsOf(call *Call) *stats.Calls {
+// countsOf returns the counters of the method of a call that has ended with a code.
+func (q *requester) countsOf(call *Call, code int) *stats.Calls {
+	var m *remoteMethod
 	if b := call.out.binding; b != nil {
-		return b.of.calls
+		m = b.of
+	} else {
+		m = q.methods.Get(call.Method)
 	}
-	if m := (*q.methods.Load())[call.Method]; m != nil {
-		return m.calls
+	if m != nil {
+		if n := m.calls.Load(); n != nil {
+			return n
+		}
 	}
 	q.methodsMu.Lock()
 	defer q.methodsMu.Unlock()
-	if len(*q.methods.Load()) < maxCounted {
-		return q.methodLocked(strings.Clone(call.Method)).calls
+	n := q.countsLocked(call.Method, code)
+	if m != nil && (n != q.otherCalls || len(q.counted) >= maxCounted) {
+		m.calls.Store(n)
 	}
-	return q.otherCalls
+	return n
 }
 
-// newCounts returns the counters for a new method, which is the nth.
-func (q *requester) newCounts(name string, nth int) *stats.Calls {
-	if q.counts && nth < maxCounted && name != otherMethods {
-		return new(stats.Calls)
+// countsLocked finds or makes the counters of a name. The caller holds q.methodsMu.
+func (q *requester) countsLocked(name string, code int) *stats.Calls {
+	if n := q.counted[name]; n != nil {
+		return n
 	}
-	return q.otherCalls // nil if the client does not count
+	most := maxCounted
+	if code == int(Unimplemented) {
+		most = maxUnknown
+	}
+	if len(q.counted) >= most || name == otherMethods || len(name) > wire.MaxName {
+		return q.otherCalls
+	}
+	n := new(stats.Calls)
+	q.counted[strings.Clone(name)] = n
+	return n
 }
 
 // tookFor returns how long a call took that has ended with err. If its reply ended it, the time of
@@ -98,10 +118,11 @@ func (q *requester) callStats() (all []introspect.MethodStats) {
 	if !q.counts {
 		return nil
 	}
-	for name, m := range *q.methods.Load() {
-		if m.calls != q.otherCalls {
-			all = append(all, diagnose.Calls(name, m.calls))
-		}
+	q.methodsMu.Lock()
+	counted := maps.Clone(q.counted)
+	q.methodsMu.Unlock()
+	for name, n := range counted {
+		all = append(all, diagnose.Calls(name, n))
 	}
 	if other := diagnose.Calls(otherMethods, q.otherCalls); other.Calls > 0 {
 		all = append(all, other)

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/methods"
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
@@ -27,8 +28,8 @@ type Endpoint struct {
 	unconnected atomic.Int64
 	failed      atomic.Int64 // attempts
 	held        atomic.Int64 // bytes that Reserve has counted
-	// counters has the counters of live data, by the handles of bindings; nil before the first
-	counters atomic.Pointer[[]measuredMethod]
+	// counters has the counters of live data, by the handles of bindings; changes are guarded by mu
+	counters methods.List[measuredMethod]
 	shunned  map[string]uint64 // how often it became not ready, by reason; guarded by mu
 	report   loadReport
 	trip     roundTrip

@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -295,4 +297,189 @@ func (c fakeCompressor) Decompress(dst, _ []byte, limit int) ([]byte, error) {
 		return nil, yodel.ErrTooLarge
 	}
 	return append(dst, make([]byte, c.size)...), nil
+}
+
+// A client that calls methods with invented names, as a gateway does for strangers, does not become
+// slower, and its memory is bounded. A method that it calls late costs what an early one costs, and
+// is counted by its name.
+func TestInventedNames(t *testing.T) {
+	for _, names := range []int{20_000, 200_000} {
+		t.Run(fmt.Sprint(names), func(t *testing.T) {
+			if raceEnabled {
+				if names /= 2; names > 10_000 {
+					t.Skip("the race detector makes it slow")
+				}
+			}
+			s := newServer(t, nil)
+			for _, name := range []string{"Early", "Late"} {
+				handle(t, s, name, func(in *Args) (*Args, error) { return in, nil })
+			}
+			c := connect(t, s, &yodel.ClientOptions{
+				CountCalls: true, Server: yodel.NewServer(&yodel.ServerOptions{Diagnostics: true}),
+			})
+			early := costOf(t, c, "Early")
+			first, last, grown := callUnknown(t, c, names)
+			late := costOf(t, c, "Late")
+			t.Logf("%v for a name at the beginning, %v at the end; grown by %d KiB in the second half; an early call costs %v, a late one %v",
+				first, last, grown>>10, early, late)
+			if last > 3*first {
+				t.Errorf("names become slower: %v at the beginning, %v at the end", first, last)
+			}
+			if grown > 1<<20 {
+				t.Errorf("the memory has grown by %d KiB", grown>>10)
+			}
+			if late.took > 3*early.took || !raceEnabled && late.allocs > early.allocs+0.5 {
+				t.Errorf("a late call costs %v, an early one %v", late, early)
+			}
+			if m := countedMethod(t, c.Stats().Methods, "Late"); m.Calls != costCalls {
+				t.Errorf("%d calls of the late method were counted, of %d", m.Calls, costCalls)
+			}
+		})
+	}
+}
+
+// callUnknown calls methods that the server does not have. It returns how long one takes in the
+// first tenth of the calls and in the last one, in the best of several slices of each, and by how
+// many bytes the memory grows in their second half.
+func callUnknown(t *testing.T, c *yodel.Client, names int) (first, last time.Duration, grown int64) {
+	t.Helper()
+	const slices, tenth = 100, 10
+	half := uint64(0)
+	for i := range slices {
+		if i == slices/2 {
+			half = settledHeap(t)
+		}
+		began := time.Now()
+		var open sync.WaitGroup
+		for n := range names / slices {
+			open.Add(1)
+			c.Go(t.Context(), &yodel.Call{Method: fmt.Sprintf("Invented.M%d_%d", i, n)}, func(err error) {
+				if !errors.Is(err, yodel.Unimplemented) {
+					t.Error(err)
+				}
+				open.Done()
+			})
+		}
+		open.Wait()
+		each := time.Since(began) / time.Duration(names/slices)
+		if i < tenth && (i == 0 || each < first) {
+			first = each
+		}
+		if i >= slices-tenth && (i == slices-tenth || each < last) {
+			last = each
+		}
+	}
+	return first, last, int64(settledHeap(t)) - int64(half)
+}
+
+// settledHeap returns how many bytes are in use when the process is no longer busy: then the second
+// collection drops the reserve for messages (docs/decisions/0028).
+func settledHeap(t *testing.T) uint64 {
+	t.Helper()
+	least, times := heap(), 0
+	until(t, "the collections are over", func() bool {
+		least = min(least, heap())
+		times++
+		return times == 5
+	})
+	return least
+}
+
+type cost struct {
+	took   time.Duration
+	allocs float64
+}
+
+const costCalls = 10 * 100
+
+// costOf returns what a call of a method costs, in the best of several rounds.
+func costOf(t *testing.T, c *yodel.Client, method string) (least cost) {
+	t.Helper()
+	in, out := &Args{A: 2, B: 3}, new(Args)
+	for i := range costCalls / 100 {
+		began := time.Now()
+		allocs := float64(mallocs(func() {
+			for range 100 {
+				must(t, c.Call(t.Context(), method, in, out))
+			}
+		})) / 100
+		if took := time.Since(began) / 100; i == 0 {
+			least = cost{took, allocs}
+		} else {
+			least = cost{min(least.took, took), min(least.allocs, allocs)}
+		}
+	}
+	return least
+}
+
+// Calls of several goroutines, whose methods have to make room for each other, reach the right
+// method. Calls that are in flight meanwhile go on, and so do streams.
+func TestNamesMakeRoomForOthers(t *testing.T) {
+	s := newServer(t, &yodel.ServerOptions{Middleware: []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
+		return func(ctx context.Context, call *yodel.Call) error {
+			if strings.HasPrefix(call.Method, "Invented.") { // no such method
+				return call.Answer(&yodel.Encoded{Body: strconv.AppendQuote(nil, call.Method)})
+			}
+			return next(ctx, call)
+		}
+	}}})
+	began, release := make(chan struct{}), make(chan struct{})
+	handle(t, s, "Hold", func(in *string) (*string, error) {
+		close(began)
+		<-release
+		return in, nil
+	})
+	const Talk yodel.Duplex[string, string] = "Talk"
+	Talk.Handle(s, func(_ context.Context, recv yodel.Recv[string], send yodel.Send[string]) error {
+		for in, err := range recv {
+			if err != nil || send(in) != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	c := connect(t, s, nil)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		var out string
+		if err := c.Call(t.Context(), "Hold", new("held"), &out); err != nil || out != "held" {
+			t.Errorf("the call in flight got %q, %v", out, err)
+		}
+	})
+	<-began
+	must(t, Talk.Call(t.Context(), c, func(recv yodel.Recv[string], send yodel.Send[string]) error {
+		callInvented(t, c, 4, 1200)
+		close(release)
+		must(t, send(new("still here")))
+		out, err := recv.Next()
+		if must(t, err); *out != "still here" {
+			t.Errorf("the stream got %q", *out)
+		}
+		return nil
+	}))
+}
+
+// callInvented makes calls with different names on several goroutines, and calls between them whose
+// name is always the same.
+func callInvented(t *testing.T, c *yodel.Client, goroutines, names int) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for g := range goroutines {
+		wg.Go(func() {
+			for i := range names {
+				name, out := fmt.Sprintf("Invented.M%d_%d", g, i), ""
+				if err := c.Call(t.Context(), name, nil, &out); err != nil || out != name {
+					t.Errorf("%s: got %q, %v", name, out, err)
+				}
+				if i%10 != 0 {
+					continue
+				}
+				if reply, err := Mul.Call(t.Context(), c, &Args{A: g, B: i}); err != nil || reply.C != g*i {
+					t.Errorf("%d*%d: got %v, %v", g, i, reply, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
 }

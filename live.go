@@ -83,10 +83,10 @@ func (c *serverCall) measure(took time.Duration, code Code) {
 	}
 }
 
-// A measuredMethod is the counter of a method on an endpoint, once it was chosen.
+// A measuredMethod is the counter of a binding on an endpoint.
 type measuredMethod struct {
-	chosen  bool
-	counter *live.Counter // nil if there is no memory for it
+	generation uint32        // of the binding
+	counter    *live.Counter // nil if there is no memory for it
 }
 
 // measured counts an attempt on ep that has ended with err, if handlers of a server with live data
@@ -114,23 +114,15 @@ func (o *outgoing) count(ctx context.Context, call *Call, k *live.Counter, err e
 
 // counter returns the counter of a method on the endpoint, always the same one. It may be nil.
 func (ep *Endpoint) counter(b *binding) *live.Counter {
-	if list := ep.counters.Load(); list != nil && b.Handle < len(*list) && (*list)[b.Handle].chosen {
-		return (*list)[b.Handle].counter
+	if m := ep.counters.At(b.Handle); m != nil && m.generation == b.Generation {
+		return m.counter
 	}
+	l := ep.client.server.Load().live
+	c := l.Counter(live.Key{Side: clientSide, Method: b.Name, Peer: text.Clip(ep.Addr(), wire.MaxName)})
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
-	var list []measuredMethod
-	if old := ep.counters.Load(); old != nil {
-		list = slices.Clone(*old)
-	}
-	list = append(list, make([]measuredMethod, max(b.Handle+1-len(list), 0))...)
-	m := &list[b.Handle]
-	if !m.chosen {
-		l := ep.client.server.Load().live
-		m.chosen, m.counter = true, l.Counter(live.Key{Side: clientSide, Method: b.Name, Peer: text.Clip(ep.Addr(), wire.MaxName)})
-	}
-	ep.counters.Store(&list)
-	return m.counter
+	ep.counters.Set(b.Handle, &measuredMethod{b.Generation, c})
+	return c
 }
 
 // adopt makes the calls and the events of a client part of the server's live data. A client belongs

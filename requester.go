@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -19,6 +18,7 @@ import (
 	"github.com/yodel-rpc/yodel/internal/guard"
 	"github.com/yodel-rpc/yodel/internal/iface"
 	"github.com/yodel-rpc/yodel/internal/metadata"
+	"github.com/yodel-rpc/yodel/internal/methods"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/reflectcall"
 	"github.com/yodel-rpc/yodel/internal/stats"
@@ -44,17 +44,19 @@ type requester struct {
 	slowAfter     time.Duration
 	samples       *sampler // records of its calls
 
-	methods    atomic.Pointer[map[string]*remoteMethod]
-	last       atomic.Pointer[remoteMethod] // of the last call; reading it is faster than the map
+	methods    methods.Table[remoteMethod]  // changes are guarded by methodsMu
+	last       atomic.Pointer[remoteMethod] // of the last call; reading it is faster than the table
 	methodsMu  sync.Mutex
 	bindings   []*binding      // by handle; guarded by methodsMu
+	free       []int           // handles whose methods were removed; guarded by methodsMu
 	idempotent map[string]bool // methods that the options declare idempotent
 	outgoing   sync.Pool       // of *outgoing
 
 	client     *Client // nil on a server
 	watchers   watchers
-	counts     bool         // see ClientOptions.CountCalls
-	otherCalls *stats.Calls // of methods without counters of their own; nil if counts is false
+	counts     bool                    // see ClientOptions.CountCalls
+	counted    map[string]*stats.Calls // by method, at most maxCounted; guarded by methodsMu
+	otherCalls *stats.Calls            // of methods without counters of their own; nil if counts is false
 	peers      peerPath
 	async      chan struct{} // tokens: one for each goroutine of an asynchronous call
 	states     states
@@ -76,9 +78,8 @@ func (q *requester) setUp(idempotent []string) {
 	for _, name := range idempotent {
 		q.idempotent[name] = true
 	}
-	q.methods.Store(&map[string]*remoteMethod{})
 	if q.counts {
-		q.otherCalls = new(stats.Calls)
+		q.counted, q.otherCalls = make(map[string]*stats.Calls), new(stats.Calls)
 	}
 	q.async = make(chan struct{}, q.limits.MaxOpen)
 	q.outgoing.New = func() any { return &outgoing{from: q, req: mux.Out{Bare: true}} }
@@ -88,10 +89,10 @@ func (q *requester) setUp(idempotent []string) {
 type remoteMethod struct {
 	name       string
 	idempotent atomic.Bool
-	nests      atomic.Bool             // its handler makes calls of its own
-	usual      atomic.Pointer[binding] // with the requester's codec and compressor; nil before the first such call
-	all        []*binding              // guarded by methodsMu
-	calls      *stats.Calls            // nil if the client does not count
+	nests      atomic.Bool                 // its handler makes calls of its own
+	usual      atomic.Pointer[binding]     // with the requester's codec and compressor; nil before the first such call
+	all        []*binding                  // guarded by methodsMu
+	calls      atomic.Pointer[stats.Calls] // nil until countsOf has chosen them
 }
 
 // A binding is a method with a codec and a compressor. Each connection has a number for it.
@@ -118,7 +119,7 @@ func (q *requester) binding(call *Call) *binding {
 	positional := several(call.Args)
 	m := q.last.Load()
 	if m == nil || m.name != call.Method {
-		if m = (*q.methods.Load())[call.Method]; m != nil {
+		if m = q.methods.Get(call.Method); m != nil {
 			q.last.Store(m)
 		}
 	}
@@ -157,7 +158,13 @@ func (q *requester) bindingSlow(call *Call, positional bool) *binding {
 		Handle: len(q.bindings), Name: m.name, Codec: codecName, Compressor: compressorName,
 		Kind: call.kind(), Positional: positional, Idempotent: m.idempotent.Load(),
 	}
-	q.bindings = append(q.bindings, b)
+	if n := len(q.free); n > 0 {
+		b.Handle, q.free = q.free[n-1], q.free[:n-1]
+		b.Generation = q.bindings[b.Handle].Generation + 1
+		q.bindings[b.Handle] = b
+	} else {
+		q.bindings = append(q.bindings, b)
+	}
 	m.all = append(m.all, b)
 	if call.Codec == nil && call.Compressor == nil {
 		m.usual.Store(b)
@@ -165,17 +172,20 @@ func (q *requester) bindingSlow(call *Call, positional bool) *binding {
 	return b
 }
 
-// methodLocked finds or makes the remoteMethod of a name. The caller holds q.methodsMu.
+// methodLocked finds or makes the remoteMethod of a name. If there are too many, it removes another
+// one, whose calls go on. The caller holds q.methodsMu.
 func (q *requester) methodLocked(name string) *remoteMethod {
-	old := *q.methods.Load()
-	if m := old[name]; m != nil {
+	if m := q.methods.Get(name); m != nil {
 		return m
 	}
-	m := &remoteMethod{name: name, calls: q.newCounts(name, len(old))}
+	m := &remoteMethod{name: strings.Clone(name)} // the name may be a part of much memory
 	m.idempotent.Store(q.idempotent[name])
-	methods := maps.Clone(old)
-	methods[name] = m
-	q.methods.Store(&methods)
+	if removed := q.methods.Add(m.name, m); removed != nil {
+		q.last.CompareAndSwap(removed, nil)
+		for _, b := range removed.all {
+			q.free = append(q.free, b.Handle)
+		}
+	}
 	return m
 }
 
@@ -195,10 +205,10 @@ func nameOf(c Compressor) string {
 }
 
 // learned stores what a server says about a method.
-func (q *requester) learned(_ *mux.Conn, handle int, info wire.Info) {
+func (q *requester) learned(_ *mux.Conn, handle int, generation uint32, info wire.Info) {
 	q.methodsMu.Lock()
 	defer q.methodsMu.Unlock()
-	if handle >= len(q.bindings) {
+	if handle >= len(q.bindings) || q.bindings[handle].Generation != generation {
 		return
 	}
 	m := q.bindings[handle].of

@@ -157,7 +157,8 @@ type ClientStats struct {
 	Endpoints []EndpointStats `json:"endpoints"` // sorted by address
 	Resolver  Resolver        `json:"resolver"`
 	// Methods has the calls of each method, sorted by name, if yodel.ClientOptions.CountCalls is
-	// set. All methods beyond the first 1000 share the name "other".
+	// set. All methods beyond the first 1000 share the name "other", and so do those that no server
+	// has beyond the first 500.
 	Methods []MethodStats `json:"methods,omitempty"`
 }
 

@@ -225,30 +225,46 @@ func (co *callsOut) sendLargeAndUnlock(ctx context.Context, deadline time.Time, 
 
 // numberLocked returns the number of m on this connection. It announces a new number to the peer.
 func (co *callsOut) numberLocked(m *Method) uint16 {
-	co.lazyLocked()
-	if m.Handle >= len(co.numbers) {
-		co.numbers = append(co.numbers, make([]numbering, m.Handle+1-len(co.numbers))...)
+	if m.Handle < len(co.numbers) {
+		if n := co.numbers[m.Handle]; int(n) < len(co.bindings) && co.bindings[n].is(m) {
+			return n
+		}
 	}
-	n := &co.numbers[m.Handle]
-	if n.known {
-		return n.number
+	return co.announceLocked(m)
+}
+
+// announceLocked gives m a number, and announces it to the peer. The latest announcement of a
+// number applies. So m takes over the number of an earlier method with its handle, and when the
+// numbers have run out, they are given again from 0 on.
+func (co *callsOut) announceLocked(m *Method) uint16 {
+	lazy := co.lazyLocked()
+	if more := m.Handle + 1 - len(lazy.numbers); more > 0 {
+		lazy.numbers = append(lazy.numbers, make([]uint16, more)...)
 	}
-	if int(co.nextNum) >= int(co.maxNum) { // start over: the latest announcement of a number applies
-		clear(co.numbers)
-		co.nextNum = 0
+	n := lazy.numbers[m.Handle]
+	if int(n) >= len(lazy.bindings) || lazy.bindings[n].handle != m.Handle {
+		if int(co.nextNum) >= int(co.maxNum) {
+			co.nextNum = 0
+		}
+		n = co.nextNum
+		co.nextNum++
+		lazy.numbers[m.Handle] = n
 	}
-	co.announced++
-	*n = numbering{number: co.nextNum, known: true, id: co.announced}
-	co.nextNum++
-	binding := wire.Binding{Name: []byte(m.Name), Codec: []byte(m.Codec), Compressor: []byte(m.Compressor), Kind: m.Kind}
+	if int(n) == len(lazy.bindings) {
+		lazy.bindings = append(lazy.bindings, binding{})
+	}
+	lazy.announced++
+	id := lazy.announced
+	lazy.bindings[n] = binding{handle: m.Handle, generation: m.Generation, id: id}
+	b := wire.Binding{Name: []byte(m.Name), Codec: []byte(m.Codec), Compressor: []byte(m.Compressor), Kind: m.Kind}
 	if m.Positional {
-		binding.Positional = 1
+		b.Positional = 1
 	}
 	if m.Idempotent {
-		binding.Idempotent = 1
+		b.Idempotent = 1
 	}
-	co.c.writing.appendLocked(func(dst []byte) []byte { return wire.AppendMethod(dst, n.number, n.id, &binding) })
-	return n.number
+	co.c.writing.appendLocked(func(dst []byte) []byte { return wire.AppendMethod(dst, n, id, &b) })
+	return n
 }
 
 // timedStarts is how many calls of a batch share one reading of the clock in Out.Began.
@@ -290,10 +306,11 @@ type lazyCallsOut struct {
 	slots     []slot
 	free      []uint32 // slots not in use
 	admission []*ticket
-	tickets   uint64      // ever made
-	numbers   []numbering // by handle
-	announced uint32      // Method frames ever sent
-	nested    int32       // requests beyond the window that serve calls of the peer, see nested.go
+	tickets   uint64    // ever made
+	numbers   []uint16  // by handle; the binding of the number tells whether the handle still has it
+	bindings  []binding // by number
+	announced uint32    // Method frames ever sent
+	nested    int32     // requests beyond the window that serve calls of the peer, see nested.go
 
 	idleWaiters []*waiter     // for asynchronous calls
 	batchBegan  time.Duration // see beganLocked
@@ -328,16 +345,14 @@ func (co *callsOut) onMethodInfo(h wire.Header, payload []byte) bool {
 	if c.cfg.Learned == nil {
 		return true
 	}
+	var of binding
 	c.mu.Lock()
-	handle := -1
-	for i, n := range co.numbers {
-		if n.known && n.number == h.Arg && n.id == h.ID {
-			handle = i
-		}
+	if int(h.Arg) < len(co.bindings) {
+		of = co.bindings[h.Arg]
 	}
 	c.mu.Unlock()
-	if handle >= 0 {
-		c.cfg.Learned(c, handle, info)
+	if of.id == h.ID && of.id != 0 { // ids begin at 1
+		c.cfg.Learned(c, of.handle, of.generation, info)
 	}
 	return true
 }

@@ -64,8 +64,9 @@ type Config struct {
 	// Hello receives the peer's settings before any of the peer's requests is served. The settings
 	// alias the read buffer. A refusal ends the connection.
 	Hello func(c *Conn, peer *wire.Limits) *Refusal
-	// Learned receives the peer's information about a method that this side calls.
-	Learned func(c *Conn, handle int, info wire.Info)
+	// Learned receives the peer's information about the Method with a handle and a generation,
+	// which this side has called.
+	Learned func(c *Conn, handle int, generation uint32, info wire.Info)
 	// Unusable is called when no more requests can be sent, because the peer drains the connection
 	// or the connection has ended. It is called before the calls on the connection fail, so that
 	// they can be sent on another connection.

@@ -111,11 +111,14 @@ func TestNumbersBeforeTheSettingsAreAccepted(t *testing.T) {
 // What the peer says of a method is not taken for what it says of the one that got its number.
 func TestMethodInformationReachesItsMethod(t *testing.T) {
 	type learned struct {
-		handle int
-		info   wire.Info
+		handle     int
+		generation uint32
+		info       wire.Info
 	}
 	got := make(chan learned, 10)
-	s := &setup{client: mux.Config{Learned: func(_ *mux.Conn, handle int, info wire.Info) { got <- learned{handle, info} }}}
+	s := &setup{client: mux.Config{Learned: func(_ *mux.Conn, handle int, generation uint32, info wire.Info) {
+		got <- learned{handle, generation, info}
+	}}}
 	peer, c := s.facingClient(t)
 	peer.write(hello(&wire.Limits{MaxMethods: 1}))
 	var announced []wire.Header
@@ -141,8 +144,69 @@ func TestMethodInformationReachesItsMethod(t *testing.T) {
 	for i, of := range []wire.Header{stale, unknown, current} {
 		peer.write(wire.AppendMethodInfo(nil, of.Arg, of.ID, &wire.Info{Known: 1, Idempotent: uint64(i)}))
 	}
-	if l := within(t, "information comes", got); l != (learned{12, wire.Info{Known: 1, Idempotent: 2}}) {
+	if l := within(t, "information comes", got); l != (learned{12, 0, wire.Info{Known: 1, Idempotent: 2}}) {
 		t.Errorf("learned %+v", l)
+	}
+}
+
+// A method with the handle of an earlier one is announced with the same number, and so is the
+// earlier one when it is called again. What the peer says reaches the method that it is about.
+func TestAHandleGetsAnotherMethod(t *testing.T) {
+	type learned struct {
+		handle     int
+		generation uint32
+		idempotent uint64
+	}
+	got := make(chan learned, 10)
+	s := &setup{client: mux.Config{Learned: func(_ *mux.Conn, handle int, generation uint32, info wire.Info) {
+		got <- learned{handle, generation, info.Idempotent}
+	}}}
+	peer, c := s.facingClient(t)
+	peer.write(hello(nil))
+	first, other, second := methodNamed(1, "first"), methodNamed(0, "other"), methodNamed(1, "second")
+	second.Generation = 1
+	var announced []wire.Header
+	for i, step := range []struct {
+		method *mux.Method
+		number uint16
+		known  bool
+	}{
+		{method: first}, {method: other, number: 1}, {method: first, known: true}, {method: second}, {method: second, known: true},
+		{method: other, number: 1, known: true}, {method: first},
+	} {
+		ended := startCall(c, context.Background(), &mux.Out{Method: step.method})
+		if i == 0 {
+			peer.expectHello()
+		}
+		if !step.known {
+			h, frame := peer.expect(wire.Method)
+			var b wire.Binding
+			if err := wire.ParseMethod(frame[wire.HeaderSize:], &b); err != nil || string(b.Name) != step.method.Name || h.Arg != step.number {
+				t.Fatalf("call %d: number %d was announced for %s, %v", i, h.Arg, b.Name, err)
+			}
+			announced = append(announced, h)
+		}
+		r, _ := peer.expect(wire.Request)
+		if r.Arg != step.number {
+			t.Errorf("call %d: number %d was used", i, r.Arg)
+		}
+		peer.write(reply(r.ID, ""))
+		within(t, "the call ends", ended)
+		if !step.known {
+			for of, h := range announced {
+				peer.write(wire.AppendMethodInfo(nil, h.Arg, h.ID, &wire.Info{Known: 1, Idempotent: uint64(of)}))
+			}
+		}
+	}
+	for i, want := range []learned{
+		{1, 0, 0},            // first
+		{1, 0, 0}, {0, 0, 1}, // and other
+		{0, 0, 1}, {1, 1, 2}, // other, and second in place of first
+		{0, 0, 1}, {1, 0, 3}, // other, and first again
+	} {
+		if l := within(t, "information comes", got); l != want {
+			t.Errorf("%d: learned %+v, want %+v", i, l, want)
+		}
 	}
 }
 

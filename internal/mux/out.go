@@ -10,8 +10,11 @@ import (
 
 // A Method is a method that callers call. Each connection gives it a number.
 type Method struct {
-	// Handle distinguishes the methods of one owner. Handles are small, because they index a slice.
-	Handle     int
+	// Handle distinguishes the methods that one owner has at a time. Handles are small, because
+	// they index a slice.
+	Handle int
+	// Generation is how many methods have had the Handle before.
+	Generation uint32
 	Name       string
 	Codec      string
 	Compressor string
@@ -20,12 +23,16 @@ type Method struct {
 	Idempotent bool
 }
 
-// A numbering is the number that one connection has given to a Method.
-type numbering struct {
-	number uint16
-	known  bool
-	id     uint32 // of the Method frame, which the peer's MethodInfo repeats
+// A binding identifies the method that a number stands for. It does not point to the Method, which
+// may be garbage long before the connection ends.
+type binding struct {
+	handle     int
+	generation uint32
+	id         uint32 // of the Method frame, which the peer's MethodInfo repeats
 }
+
+// is reports whether the number stands for m.
+func (b *binding) is(m *Method) bool { return b.handle == m.Handle && b.generation == m.Generation }
 
 // Out is a request that this side sends. The caller must not change Body and Attachment until Call
 // or Start has returned. Frames that are written later contain copies of them.
