@@ -29,6 +29,9 @@ import (
 	"github.com/yodel-rpc/yodel/internal/text"
 )
 
+// background is the context of code that runs outside of calls.
+var background = context.Background()
+
 // A Guard runs user code for a client or a server, and logs panics and exits. It may be used
 // concurrently.
 type Guard struct {
@@ -68,13 +71,13 @@ type userCode struct {
 
 // failed returns the error of a function that panicked or ended its goroutine.
 func (u userCode) failed(value any) error {
-	return u.guard.fail(u.guard.note(context.Background(), u.what, value))
+	return u.guard.fail(u.guard.note(background, u.what, value))
 }
 
 // Rescue recovers and logs a panic. Functions that call user code without a result defer it.
 func (g *Guard) Rescue(what string) {
 	if value := recover(); value != nil {
-		g.note(context.Background(), what, value)
+		g.note(background, what, value)
 	}
 }
 
@@ -84,7 +87,7 @@ func (g *Guard) Tell(done interface{ Ended(err error) }, err error) {
 	defer func() {
 		if !returned { // recover takes time
 			if value := recover(); value != nil {
-				g.note(context.Background(), "the callback of a call", value)
+				g.note(background, "the callback of a call", value)
 			}
 		}
 	}()

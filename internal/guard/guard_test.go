@@ -27,7 +27,7 @@ func (unprintable) String() string { panic(unprintable{}) }
 func newGuard(level slog.Level) (*guard.Guard, *bytes.Buffer) {
 	log := new(bytes.Buffer)
 	handler := slog.NewTextHandler(log, &slog.HandlerOptions{Level: level})
-	return guard.New(slog.New(handler), func(message string) error { return errors.New(message) }), log
+	return guard.New(slog.New(handler), errors.New), log
 }
 
 // interrupt makes f end like user code on the goroutine of a call.
