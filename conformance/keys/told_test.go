@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/hedge"
 	"github.com/yodel-rpc/yodel/middleware/once"
 	"github.com/yodel-rpc/yodel/middleware/retry"
@@ -223,6 +224,11 @@ func TestHedgeOfACallWithAKeySaysWhyItIsNone(t *testing.T) {
 	b := &bank{T: t, paid: make(map[string]int)}
 	servers := []*yodeltest.Server{b.serve(&yodel.ServerOptions{Keys: once.With(nil)}, slow), b.serve(&yodel.ServerOptions{Keys: once.With(nil)}, slow)}
 	c := yodeltest.NewClient(t, &yodel.ClientOptions{Middleware: []yodel.Middleware{hedge.With(&hedge.Options{After: 5 * time.Millisecond, Share: 1})}}, servers...)
+	for range servers { // what is not sent yet is not hedged either, for another reason
+		if _, err := inspect.Ping.Call(t.Context(), c, &inspect.Empty{}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	order := "order"
 	call := &yodel.Call{IdempotencyKey: order, Explain: true}
 	if _, err := pay.Do(t.Context(), c, call, &order); err != nil {
