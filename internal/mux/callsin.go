@@ -397,11 +397,10 @@ func (ci *callsIn) doneLate(r *Request, took time.Duration) {
 	r.target.Done(r, took, true)
 }
 
-// endAllLocked ends the requests when the connection has ended with err. It returns the requests
-// that its caller must cancel after it has released the lock. The other requests are one-way, and
-// go on.
-func (ci *callsIn) endAllLocked(err error) []*Request {
-	requests := make([]*Request, 0, ci.inOpen)
+// endAllLocked cancels the requests when the connection has ended with err. One-way requests go on,
+// unless this side has closed the connection. The lock is held meanwhile, so that the context of a
+// handler has ended when the handler notices that its stream has.
+func (ci *callsIn) endAllLocked(err error) {
 	for r := range ci.in.all() {
 		r := *r
 		if r == nil {
@@ -411,19 +410,18 @@ func (ci *callsIn) endAllLocked(err error) []*Request {
 			ci.orphanLocked(r)
 			continue
 		}
-		requests = append(requests, r)
+		r.cancel(context.Canceled, err)
 		if r.collected != nil { // no goroutine will run it
 			ci.leaveTableLocked(r)
 		}
 	}
 	for r := range ci.oneWay {
 		if errors.Is(err, ErrClosed) || !r.alone() {
-			requests = append(requests, r)
+			r.cancel(context.Canceled, err)
 		} else {
 			ci.orphanLocked(r)
 		}
 	}
-	return requests
 }
 
 // trimLocked releases memory that an idle connection does not need.

@@ -132,16 +132,14 @@ func (lt *lifetime) endAndUnlock(err error) {
 	if lt.housekeeper != nil {
 		lt.housekeeper.Stop()
 	}
-	calls, requests := c.callsOut.endAllLocked(err), c.callsIn.endAllLocked(err)
+	calls := c.callsOut.endAllLocked(err)
+	c.callsIn.endAllLocked(err)
 	c.quota.leaveBudgetLocked()
 	c.callsIn.closeMemoryLocked()
 	c.callsIn.unparkLocked()
 	c.reading.startReader()
 	c.mu.Unlock()
 
-	for _, r := range requests {
-		r.cancel(context.Canceled, err)
-	}
 	lt.shutSocket(gracious)
 	if rd := c.reading.reader.Load(); rd != nil {
 		if state := rd.state.Load(); state&running != 0 {
