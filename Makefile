@@ -26,8 +26,6 @@ LIMIT        := 5m
 GATE := $(CURDIR)/bin/gate
 # These need another system's server for nearly every test, and minutes to build. Without YODEL_REAL they are left out.
 SERVED := /(conformance/attacks|registry/etcd|registry/redis|registry/zookeeper|middleware/redis|examples/cluster)$$
-# These wait for servers for minutes, and so they begin first, while others are built.
-PATIENT := ./registry/nacos ./registry/etcd ./cmd/yodel ./console
 # The modules of these need those of other frameworks, and stand outside of the workspace.
 PEERS := conformance/connect conformance/dubbo conformance/grpc conformance/observe conformance/rpcx conformance/thrift
 
@@ -38,7 +36,7 @@ $(GATE): $(filter-out %_test.go,$(wildcard internal/gate/*.go))
 	go build -buildvcs=false -o $@ ./internal/gate
 
 test: $(GATE) ## vet and test all that needs no other server, in minutes
-	$(GATE) test $(RACE) $(VET) -p=$(P) -timeout=$(LIMIT) $(if $(YODEL_REAL),$(PATIENT) work,$$(go list work | grep -Ev '$(SERVED)'))
+	$(GATE) test $(RACE) $(VET) -p=$(P) -timeout=$(LIMIT) $(if $(YODEL_REAL),work,$$(go list work | grep -Ev '$(SERVED)'))
 
 test-all: servers ## make test with the race detector and real servers: what a change has to pass
 	YODEL_REAL=$(or $(YODEL_REAL),1) $(MAKE) test RACE=-race P=3 LIMIT=10m
