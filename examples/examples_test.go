@@ -88,7 +88,7 @@ func build(t *testing.T) examples {
 	}
 	goBuild(all...)
 	if withCluster {
-		goBuild("./cluster") // the same
+		goBuild("./cluster") // a module of its own too
 	}
 	return examples(dir)
 }

@@ -88,7 +88,7 @@ func TestAnAllowanceKeepsASecondsShare(t *testing.T) {
 	}
 }
 
-// A share that is no number, or has no end, is no leave for everything.
+// A share that is NaN or infinite does not allow every attempt.
 func TestAnAllowanceTakesNoNonsense(t *testing.T) {
 	for _, share := range []float64{math.NaN(), -1, math.Inf(1), math.Inf(-1)} {
 		a, given := budget.NewAllowance(0, 0), 0

@@ -10,8 +10,8 @@ import (
 
 // A Method is a method that callers call. Each connection gives it a number.
 type Method struct {
-	// Handle distinguishes the methods that one owner has at a time. Handles are small, because
-	// they index a slice.
+	// Handle is the index of the method in the tables of its owner. When the owner removes a
+	// method, the next one gets its Handle.
 	Handle int
 	// Generation is how many methods have had the Handle before.
 	Generation uint32

@@ -53,7 +53,8 @@ type connection struct {
 // that the client resets if the deadlines of the stream were set from its beginning: it stops their
 // timers then, and never starts a stopped timer again. For a deadline that is set later it makes a
 // timer, and if the client has reset the stream before that, the timer keeps the stream in memory
-// until it fires.
+// until it fires. The idle timer of a connection would be as long as ReadTimeout, and net/http
+// starts it again when a connection ends with open streams, so there is none.
 const forever = 100 * 365 * 24 * time.Hour
 
 // maxStreams is the largest number of requests that an HTTP/2 client may have open on a connection.
@@ -71,7 +72,7 @@ func newConnection(ctx context.Context, p *Protocol, s *yodel.Session) *connecti
 		ReadHeaderTimeout: limits.Handshake,
 		ReadTimeout:       forever, // see forever
 		WriteTimeout:      forever,
-		IdleTimeout:       -1,                         // none: as long as ReadTimeout, its timer would start again when a connection ends with open streams
+		IdleTimeout:       -1,                         // none: see forever
 		MaxHeaderBytes:    limits.MaxMetadata + 8<<10, // and the headers of HTTP itself
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ConnState:         func(_ net.Conn, state std.ConnState) { c.state(ctx, state) },
