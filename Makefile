@@ -51,12 +51,14 @@ servers: $(GATE) ## build and download the servers that tests start, into the ca
 before-end: $(GATE) ## run everything that is too long for CI, for 3 hours: long forms, fuzzing, peers in other languages
 	GOFLAGS="$$GOFLAGS -buildvcs=false" $(GATE) steps .ci/before-end
 
+# The linter has every package compiled. CI has it compiled for the race detector, as its tests need it.
 lint: $(LINT) ## run golangci-lint over every module
 	$(LINT) config verify
-	$(LINT) run $$(go list -m -f '{{.Dir}}/...')
+	GOFLAGS="$$GOFLAGS $(RACE)" $(LINT) run $$(go list -m -f '{{.Dir}}/...')
 
+# It is built as the servers of tests are: what they share is compiled once.
 $(LINT):
-	GOBIN=$(CURDIR)/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(LINT_VERSION)
+	GOBIN=$(CURDIR)/bin CGO_ENABLED=0 go install -trimpath -gcflags=all=-l github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(LINT_VERSION)
 	mv bin/golangci-lint $@
 
 chaos: $(GATE) ## keep registries from fleets for a minute at a time, and restart fleets 20 times: 10 minutes for each registry
@@ -118,7 +120,8 @@ fuzz: ## run every fuzz target for FUZZTIME
 		tail -n 1 "$$log"; \
 	done
 
-# Only the root module has files for one system or another. The other modules take minutes for each system.
+# Only the root module has files for one system or another. The other modules take minutes for each system. A test in
+# internal/house checks the types of the root module for these platforms.
 build-root: ## build the root module for other systems and processors
 	@for platform in $(PLATFORMS) $(PROCESSORS); do \
 		echo "build $$platform, the root module"; \
@@ -142,5 +145,5 @@ alone: ## build each module without the workspace, as its users do
 		echo "build .$${folder#$(CURDIR)} alone"; \
 		rm -f "$$copy"/*; \
 		cp "$$folder"/go.[ms]* "$$copy" && go mod edit $$replace "$$copy/go.mod" && \
-		(cd "$$folder" && GOWORK=off go build -modfile="$$copy/go.mod" -o /dev/null ./...) || exit 1; \
+		(cd "$$folder" && GOWORK=off go build $(RACE) -modfile="$$copy/go.mod" -o /dev/null ./...) || exit 1; \
 	done

@@ -579,10 +579,12 @@ func (ses *Session) Go(f func()) {
 // Error with Unavailable, NotProcessed and a Cause says that the connection has ended.
 func (ses *Session) Push(to Caller) { ses.Peer.push = to }
 
-// connect calls ServerOptions.Connect for the peer, once.
+// connect calls ServerOptions.Connect for the peer, once. If the peer is refused, its connection
+// drains, so that the peer makes another one, about which Connect decides anew.
 func (ses *Session) connect() error {
 	if err := ses.server.connect(ses.Peer); err != nil {
 		ses.refused.Store(true)
+		go ses.drain()
 		ses.server.event(ConnEvent{Kind: introspect.Refused, Addr: ses.Peer.Addr.String(), Err: err})
 		return err
 	}
@@ -647,6 +649,7 @@ func samePlugin(a, b any) bool {
 func (ses *Session) drain() {
 	ses.drainOnce.Do(func() {
 		close(ses.draining)
+		began := time.Now()
 		if ses.Conn == nil { // calls of Server.Do have no client to inform
 			return
 		}
@@ -662,8 +665,11 @@ func (ses *Session) drain() {
 				return
 			}
 			var quiet <-chan time.Time
-			if idle {
-				quiet = time.After(quietTime)
+			if wait := quietTime; idle {
+				if ses.refused.Load() { // further calls would be refused too
+					wait -= time.Since(began)
+				}
+				quiet = time.After(wait)
 			}
 			select {
 			case <-changed:

@@ -66,7 +66,7 @@ func (codec) Decode(src []byte, v any) (err error) {
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("gencode: decode %T: %v", v, p)
+			err = fmt.Errorf("gencode: decode %T: it panicked", v) // the text of the panic may be a secret
 		}
 	}()
 	// Without Clip, Unmarshal could slice src beyond its length and read other data behind it.

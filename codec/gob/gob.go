@@ -87,7 +87,7 @@ func (c *codec) Decode(src []byte, v any) (err error) {
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("gob: decode %T: %v", v, p)
+			err = fmt.Errorf("gob: decode %T: it panicked", v) // the text of the panic may be a secret
 		}
 	}()
 	return c.plan(base).decode(src, target)

@@ -10,6 +10,7 @@ package msgpack
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"reflect"
 	"sync"
@@ -109,7 +110,7 @@ func (c *codec) Decode(src []byte, v any) (err error) {
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v", p)
+			err = errors.New("it panicked") // the text of the panic may be a secret
 		}
 		if err != nil {
 			err = fmt.Errorf("msgpack: decode %T: %w", v, err)

@@ -3,7 +3,9 @@
 package everywhere_test
 
 import (
+	"cmp"
 	"context"
+	"log/slog"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -44,6 +46,11 @@ type trial struct {
 
 	gate     chan struct{} // Unary waits until it is closed; nil if it does not wait
 	fail     error         // of Unary
+	act      func()        // all methods call it
+	fails    func() error  // returns the error of all methods; nil if they succeed
+	called   func()        // callbacks call it
+	log      *slog.Logger  // of the server; nil if it has none
+	keys     atomic.Int64  // how many idempotency keys were used
 	entered  atomic.Int64  // calls that the client has begun
 	mirrored atomic.Int64  // by another server
 	executed atomic.Int64  // by Unary
@@ -55,19 +62,37 @@ type trial struct {
 func (tr *trial) start() {
 	o := &tr.options
 	o.Protocols, o.Codecs, o.Logger = protocols(), codecs(), silent
+	if tr.log != nil {
+		o.Logger = tr.log
+	}
 	tr.server = yodel.NewServer(o)
 	unary.Handle(tr.server, tr.answer)
-	feed.Handle(tr.server, func(_ context.Context, in *Ask, send yodel.Send[Told]) error { return send(&Told{in.N}) })
+	say.Handle(tr.server, func(_ context.Context, in *Saying) (*Said, error) { return &Said{in.Text}, tr.do() })
+	feed.Handle(tr.server, func(_ context.Context, in *Ask, send yodel.Send[Told]) error {
+		return cmp.Or(tr.do(), send(&Told{in.N}))
+	})
 	upload.Handle(tr.server, func(_ context.Context, asked yodel.Recv[Ask]) (*Told, error) {
-		return sum(asked)
+		told, err := sum(asked)
+		return told, cmp.Or(tr.do(), err)
 	})
 	duplex.Handle(tr.server, func(_ context.Context, asked yodel.Recv[Ask], send yodel.Send[Told]) error {
 		told, err := sum(asked)
-		if err != nil {
+		if err = cmp.Or(tr.do(), err); err != nil {
 			return err
 		}
 		return send(told)
 	})
+}
+
+// do does what all methods do, and returns their error.
+func (tr *trial) do() error {
+	if tr.act != nil {
+		tr.act()
+	}
+	if tr.fails != nil {
+		return tr.fails()
+	}
+	return nil
 }
 
 func sum(asked yodel.Recv[Ask]) (*Told, error) {
@@ -96,7 +121,7 @@ func (tr *trial) answer(ctx context.Context, _ *Ask) (*Told, error) {
 			return nil, ctx.Err()
 		}
 	}
-	return &Told{n}, tr.fail
+	return &Told{n}, cmp.Or(tr.fail, tr.do())
 }
 
 // serve starts s on loopback, and ends it with the test.

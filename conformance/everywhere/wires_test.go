@@ -43,6 +43,7 @@ type wire struct {
 	// that a call is what its method is.
 	unaryIsOne bool
 	oneAtATime bool // a connection carries one call
+	compresses bool // it carries compressed messages
 
 	// Clients of yodel use wire, or yodel's own protocol if wire is nil, and codec, or JSON.
 	wire  yodel.Wire
@@ -52,25 +53,25 @@ type wire struct {
 }
 
 var wires = []wire{
-	{name: "yodel", keys: true, streams: true, oneWay: true},
+	{name: "yodel", keys: true, compresses: true, streams: true, oneWay: true},
 	{name: "in process", keys: true, dial: func(_ *testing.T, tr *trial) yodel.Caller { return tr.server }},
 	{name: "server to client", keys: true, streams: true, oneWay: true, dial: dialPeer},
-	{name: "gRPC", keys: true, streams: true, unaryIsOne: true, wire: grpc.Wire},
-	{name: "gRPC-Web", keys: true, streams: true, unaryIsOne: true, wire: grpc.Web},
-	{name: "gRPC-Web over HTTP 1", keys: true, unaryIsOne: true, oneAtATime: true, wire: grpc.Web1},
-	{name: "Connect", keys: true, streams: true, wire: connect.Wire(nil)},
-	{name: "Connect over HTTP 1", keys: true, oneAtATime: true, wire: connect.Wire(&connect.Options{HTTP1: true})},
+	{name: "gRPC", keys: true, compresses: true, streams: true, unaryIsOne: true, wire: grpc.Wire},
+	{name: "gRPC-Web", keys: true, compresses: true, streams: true, unaryIsOne: true, wire: grpc.Web},
+	{name: "gRPC-Web over HTTP 1", keys: true, compresses: true, unaryIsOne: true, oneAtATime: true, wire: grpc.Web1},
+	{name: "Connect", keys: true, compresses: true, streams: true, wire: connect.Wire(nil)},
+	{name: "Connect over HTTP 1", keys: true, compresses: true, oneAtATime: true, wire: connect.Wire(&connect.Options{HTTP1: true})},
 	{name: "JSON over HTTP", keys: true, dial: dialHTTP},
 	{name: "JSON-RPC 2", oneWay: true, wire: jsonrpc.Wire(yodel.JSON)},
 	{name: "JSON-RPC 1", wire: jsonrpc.Wire1(yodel.JSON)},
 	{name: "net rpc", wire: netrpc.Wire(gob.Codec), codec: gob.Codec},
-	{name: "rpcx", keys: true, oneWay: true, wire: rpcx.Wire(yodel.JSON)},
+	{name: "rpcx", keys: true, compresses: true, oneWay: true, wire: rpcx.Wire(yodel.JSON)},
 	{name: "Thrift", oneWay: true, wire: thrift.Wire(thriftcodec.Codec, &thrift.WireOptions{Service: "All"}), codec: thriftcodec.Codec, oneAtATime: true},
 	{name: "Dubbo", keys: true, oneWay: true, wire: dubbo.Wire(hessian2.Codec, dubboTypes), codec: hessian2.Codec},
 }
 
 // dubboTypes has the types of encoded arguments.
-var dubboTypes = &dubbo.WireOptions{Parameters: map[string]string{string(unary): "Lall/Ask;"}}
+var dubboTypes = &dubbo.WireOptions{Parameters: map[string]string{string(unary): "Lall/Ask;", string(say): "Lall/Saying;"}}
 
 // protocols are those of every server of the table.
 func protocols() []yodel.Protocol {
@@ -87,7 +88,10 @@ func (w *wire) caller(t *testing.T, tr *trial, n int) yodel.Caller {
 		return w.dial(t, tr)
 	}
 	o, to := tr.client, serve(t, tr.server)
-	o.Codec, o.Logger = w.codec, silent
+	o.Codec = w.codec
+	if o.Logger == nil {
+		o.Logger = silent
+	}
 	if w.wire != nil {
 		o.Wires, to = []yodel.Wire{w.wire}, w.wire.Name()+"://"+to
 	}

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,10 +17,10 @@ import (
 // Built returns the path of a server that Go builds: the program pkg ("." or an import path) of the
 // module testdata/NAME. The modules are in testdata so that they are not part of the workspace. In
 // the workspace, their requirements would apply to every other module, and some of them replace
-// modules.
+// modules. They are built without inlining, which takes a third less of the processor.
 func Built(name, pkg string) (string, error) {
 	folder, err := Made(name, name, func(source, folder string) error {
-		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", filepath.Join(folder, name), pkg)
+		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-gcflags=all=-l", "-ldflags=-s -w", "-o", filepath.Join(folder, name), pkg)
 		cmd.Dir, cmd.Env = source, append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=readonly", "CGO_ENABLED=0")
 		return run(cmd)
 	})
@@ -91,16 +92,17 @@ func run(cmd *exec.Cmd) error {
 func fingerprint(source string) (string, error) {
 	h := sha256.New()
 	_, _ = fmt.Fprintln(h, runtime.Version())
-	entries, err := os.ReadDir(source)
+	files := os.DirFS(source)
+	err := fs.WalkDir(files, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		text, err := fs.ReadFile(files, name)
+		_, _ = fmt.Fprintf(h, "%s %d %s\n", name, len(text), text)
+		return err
+	})
 	if err != nil {
 		return "", err
-	}
-	for _, entry := range entries {
-		text, err := os.ReadFile(filepath.Join(source, entry.Name()))
-		if err != nil {
-			return "", err
-		}
-		_, _ = fmt.Fprintf(h, "%s %d %s\n", entry.Name(), len(text), text)
 	}
 	return hex.EncodeToString(h.Sum(nil)[:6]), nil
 }

@@ -121,8 +121,14 @@ func TestOpenAPIIsValid(t *testing.T) {
 	if out, err := validate(text); err != nil {
 		t.Errorf("%v\n%s\n%s", err, out, text)
 	}
-	if _, err := validate(strings.Replace(text, `"in":"query"`, `"in":"body"`, 1)); err == nil {
-		t.Error("the validator accepts everything")
+	for good, bad := range map[string]string{
+		`"in":"query"`:                    `"in":"body"`,
+		`"type":"string"`:                 `"type":"text"`,
+		`"$ref":"#/components/schemas/Er`: `"$ref":"#/components/schemas/Mi`,
+	} {
+		if _, err := validate(strings.Replace(text, good, bad, 1)); err == nil {
+			t.Errorf("the validator accepts %s", bad)
+		}
 	}
 }
 
