@@ -56,7 +56,7 @@ lint: $(LINT) ## run golangci-lint over every module
 	$(LINT) config verify
 	GOFLAGS="$$GOFLAGS $(RACE)" $(LINT) run $$(go list -m -f '{{.Dir}}/...')
 
-# It is built as the servers of tests are: what they share is compiled once.
+# The linter is built with the flags of the test servers: what they share is compiled once.
 $(LINT):
 	GOBIN=$(CURDIR)/bin CGO_ENABLED=0 go install -trimpath -gcflags=all=-l github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(LINT_VERSION)
 	mv bin/golangci-lint $@

@@ -112,7 +112,7 @@ func (s *Server) enterLocal(method string) (*Session, error) {
 	}
 	if s.local == nil {
 		s.local = newSession(s, nil, &Peer{Addr: localAddr{}, requests: &s.calls})
-		s.local.greet = func() error { return nil }
+		s.local.greet, s.local.HideErrors = func() error { return nil }, false
 	}
 	s.locals++
 	s.conns[s.local] = struct{}{}

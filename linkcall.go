@@ -93,13 +93,10 @@ func (c *Call) Converse(ctx context.Context, m Messages) error {
 	} else {
 		s.begun = true
 	}
-	err := s.run(p)
-	switch {
-	case errors.Is(err, io.EOF): // the outcome has the reason
-		return nil
-	case err != nil:
+	if err := s.run(p); err != nil && !errors.Is(err, io.EOF) { // after io.EOF the outcome has the reason
 		return err
-	case s.kind == wire.Upload:
+	}
+	if s.kind == wire.Upload {
 		p.end()
 		return nil
 	}

@@ -2,7 +2,10 @@
 
 package yodel
 
-import "github.com/yodel-rpc/yodel/internal/values"
+import (
+	"github.com/yodel-rpc/yodel/internal/panics"
+	"github.com/yodel-rpc/yodel/internal/values"
+)
 
 // An Encoded is a message, or Values, that is already encoded in the codec of its call. As
 // arguments or as a reply it is sent unchanged. A client that sets Call.Reply to an *Encoded gets
@@ -103,11 +106,16 @@ func appendBody(dst []byte, c Codec, v any) ([]byte, error) {
 // call methods of generated messages, because such a method may itself need more than 1 KiB of
 // stack. With a small frame, the stacks of 5000 callers of such a method have 4 KiB each instead of
 // 8 KiB.
-func decodeBody(body []byte, c Codec, v any) error {
-	if v, ok := v.(Values); ok {
-		return values.Decode(body, c, v)
+func decodeBody(body []byte, c Codec, v any) (err error) {
+	if several, ok := v.(Values); ok {
+		err = values.Decode(body, c, several)
+	} else {
+		err = c.Decode(body, v)
 	}
-	return c.Decode(body, v)
+	if err != nil {
+		panics.Resume(err)
+	}
+	return err
 }
 
 // compressAbove is the default size from which bodies are compressed, in bytes.

@@ -394,7 +394,7 @@ func (v *Served) AppendReply(dst []byte) (reply []byte, compressed bool, err *Er
 	in.sent = len(body)
 	if in.method != nil {
 		in.method.replied(len(body))
-		in.method.first.End(false, true)
+		in.method.first.Known()
 	}
 	return append(dst, body...), compressed, nil
 }
@@ -437,6 +437,14 @@ func (v *Served) Fail(err error) *Error {
 	return v.Outcome()
 }
 
+// Panicked is Fail for a reply whose own code has panicked with value. It counts and logs the
+// panic, and the error for the caller names only the number of the log line. The deferred function
+// that has recovered the panic calls it.
+func (v *Served) Panicked(value any) *Error {
+	v.in.err = v.in.server.panicked(v.in.ctx, v.in.call.Method, value)
+	return v.Outcome()
+}
+
 // Cancel ends the context of the handler, unless the call is one-way and running. A Protocol calls
 // Cancel when the caller has disconnected or no longer wants the reply.
 func (v *Served) Cancel() { v.in.cancel(mux.ErrCallerGone) }
@@ -451,7 +459,10 @@ func (v *Served) End() {
 	in.ended = true
 	in.cancel(nil)
 	if in.first {
-		in.method.first.End(true, in.taken != 0)
+		if in.taken != 0 {
+			in.method.first.Known()
+		}
+		in.method.first.End()
 	}
 	defer func() { // also if an observer ends the goroutine
 		in.session.note(v, false)

@@ -68,9 +68,10 @@ type ServerOptions struct {
 	// all.
 	Accept func(net.Conn) error
 	// Connect decides whether a peer may call, after the handshake and before its first call. If it
-	// returns an error, the peer gets the error's code and message. Connect may begin calls to the
-	// peer but must not wait for them, because the server reads nothing from the peer until Connect
-	// returns. Default: all peers may call.
+	// returns an error, the peer gets the error's code and message, and the connection ends; in
+	// another protocol than yodel's own, it ends when its calls have ended. Connect may begin calls
+	// to the peer but must not wait for them, because the server reads nothing from the peer until
+	// Connect returns. Default: all peers may call.
 	Connect func(ctx context.Context, peer *Peer) error
 	// MaxConns is how many connections may be open at once. Default 65,536.
 	MaxConns int
@@ -120,6 +121,10 @@ type ServerOptions struct {
 	// time in at most 8 MiB, and also those of clients that its handlers use: see Server.Live.
 	// Default false: the methods answer permission_denied, and nothing is measured over time.
 	Diagnostics bool
+	// HideErrors makes Protocols send only messages that were written for callers: see
+	// Session.HideErrors. Protocol/http does so anyway, unless its own option says otherwise.
+	// Clients in yodel's own protocol and callers of Server.Do get all texts. Default false.
+	HideErrors bool
 	// NoIntrospection turns off the built-in methods of package inspect.
 	// Default false.
 	NoIntrospection bool

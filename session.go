@@ -53,7 +53,8 @@ type Session struct {
 	// HideErrors makes the session send only messages that were written for callers: those of Error
 	// values that the program makes itself, for example by Errorf, and those of the server. In
 	// place of any other error, such as that of a call which the handler has made, the client gets
-	// the number of a line in the server's log. A Protocol sets HideErrors before it begins a call.
+	// the number of a line in the server's log. Default: ServerOptions.HideErrors. A Protocol sets
+	// HideErrors before it begins a call.
 	HideErrors bool
 
 	server *Server
@@ -124,6 +125,10 @@ const (
 	writePiece = 64 << 10
 )
 
+// refusedTime is how long a session whose peer was refused waits until no call has been open for
+// quietTime.
+const refusedTime = time.Second
+
 // errSlow is the error of a message whose rest arrives too slowly.
 var errSlow = errors.New("the rest of a message arrives with less than 4 KiB per second")
 
@@ -133,7 +138,7 @@ var past = time.Unix(1, 0)
 // newSession returns the state of a connection until its protocol is known.
 func newSession(s *Server, nc net.Conn, peer *Peer) *Session {
 	ses := &Session{
-		Conn: nc, Peer: peer, server: s, draining: make(chan struct{}), open: make(map[*Served]struct{}),
+		Conn: nc, Peer: peer, server: s, HideErrors: s.opts.HideErrors, draining: make(chan struct{}), open: make(map[*Served]struct{}),
 		writing: make(chan struct{}, 1), lastEnd: time.Now(), began: clock(),
 	}
 	ses.room.Calls, ses.room.Bytes = s.limits.MaxOpen, s.limits.MaxMemory/2
@@ -559,7 +564,8 @@ func (ses *Session) HasService(service string) bool {
 // never.
 func (ses *Session) Limits() Limits { return ses.server.limits }
 
-// Draining returns a channel that is closed when the server begins to shut down.
+// Draining returns a channel that is closed when the server begins to shut down, or when Connect
+// has refused the peer: the session then ends when its calls have ended.
 func (ses *Session) Draining() <-chan struct{} { return ses.draining }
 
 // Go calls f on a new goroutine. The server waits for f before it forgets the session. A panic of f
@@ -666,8 +672,8 @@ func (ses *Session) drain() {
 			}
 			var quiet <-chan time.Time
 			if wait := quietTime; idle {
-				if ses.refused.Load() { // further calls would be refused too
-					wait -= time.Since(began)
+				if ses.refused.Load() && time.Since(began) > refusedTime { // further calls would be refused too
+					wait = 0
 				}
 				quiet = time.After(wait)
 			}

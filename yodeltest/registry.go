@@ -17,8 +17,9 @@ import (
 )
 
 // A Registry is a registry under test, with functions that control its server. Registrar and
-// Service are required. A rule that needs another function which is nil is skipped, and the output
-// of the test says so.
+// Service are required. They are used concurrently, by other goroutines than that of the test, so
+// they must not call its FailNow. A rule that needs another function which is nil is skipped, and
+// the output of the test says so.
 type Registry struct {
 	// Registrar announces to the registry.
 	Registrar yodel.Registrar
@@ -48,18 +49,52 @@ type Registry struct {
 // even while its server is in trouble. It takes about half a minute, because leases have to expire.
 func TestRegistry(t *testing.T, r Registry) {
 	t.Helper()
-	for _, rule := range registryRules(r, 20*time.Second, t.Logf) {
-		t.Run(rule.name, func(t *testing.T) {
-			err := rule.broken()
-			var no missing
-			switch {
-			case errors.As(err, &no):
-				t.Skip("not tried:", no)
-			case err != nil:
-				t.Errorf("%v\nThe rule: %s.", err, rule.why)
-			}
+	together, alone := registryRules(r, 20*time.Second, t.Logf)
+	outcomes, wait := checkTogether(together)
+	for _, rule := range together {
+		t.Run(rule.name, func(t *testing.T) { rule.judge(t, <-outcomes[rule.name]) })
+	}
+	wait() // no rule has been waited for that the flag -run leaves out
+	for _, rule := range alone {
+		t.Run(rule.name, func(t *testing.T) { rule.judge(t, rule.broken()) })
+	}
+}
+
+// judge fails or skips a test because of err, the outcome of the rule.
+func (r rule) judge(t *testing.T, err error) {
+	t.Helper()
+	var no missing
+	switch {
+	case errors.As(err, &no):
+		t.Skip("not tried:", no)
+	case err != nil:
+		t.Errorf("%v\nThe rule: %s.", err, r.why)
+	}
+}
+
+// checkedAtOnce is how many rules of a registry are checked at once.
+const checkedAtOnce = 4
+
+// checkTogether checks rules beside each other, because they wait for most of their time. It
+// returns a channel for the outcome of each, by name, and a function that waits for all.
+func checkTogether(rules []rule) (outcomes map[string]chan error, wait func()) {
+	outcomes = make(map[string]chan error)
+	var all sync.WaitGroup
+	places := make(chan struct{}, checkedAtOnce)
+	for _, r := range rules {
+		outcome := make(chan error, 1)
+		outcomes[r.name] = outcome
+		all.Go(func() {
+			places <- struct{}{}
+			err := errors.New("a function of the Registry has ended the goroutine")
+			defer func() {
+				<-places
+				outcome <- err
+			}()
+			err = r.broken()
 		})
 	}
+	return outcomes, all.Wait
 }
 
 // missing is the reason why a rule cannot be tested.
@@ -67,7 +102,8 @@ type missing string
 
 func (m missing) Error() string { return string(m) }
 
-func registryRules(r Registry, patience time.Duration, logf func(string, ...any)) []rule {
+// registryRules returns the rules that can be checked together, and those that trouble the server.
+func registryRules(r Registry, patience time.Duration, logf func(string, ...any)) (together, alone []rule) {
 	if r.TTL == 0 {
 		r.TTL = time.Second
 	}
@@ -78,7 +114,7 @@ func registryRules(r Registry, patience time.Duration, logf func(string, ...any)
 		r.Instances = 5000
 	}
 	x := registryTrial{r, patience + r.TTL + r.Late, logf}
-	rules := []rule{
+	together = []rule{
 		{"fields", "what an instance says of itself reaches clients: group, version, weight, zone, coordinates, state, tags, metadata, start and load", x.fields},
 		{"update", "Announce replaces the record of an address, and clients learn it", x.update},
 		{"withdraw", "what is withdrawn is unknown at once; that there is nothing to withdraw is no error", x.withdrawn},
@@ -91,6 +127,8 @@ func registryRules(r Registry, patience time.Duration, logf func(string, ...any)
 		{"ended before", "Announce and Withdraw fail when their context has already ended: the server shuts down", x.endedBefore},
 		{"concurrent use", "calls at the same time do not lose each other's records", x.concurrently},
 		{"override", "what an operator sets for an instance stays until it is removed, whatever becomes of the instance, and is no instance itself", x.override},
+	}
+	alone = []rule{
 		{"restarted with its data", "a server that is killed makes Announce fail and leaves clients the set they have; when it is back, all works as before", x.restarted},
 		{"restarted empty", "a server that lost everything has again within one ttl what is announced again and again, and clients see it", x.restartedEmpty},
 		{"hangs", "a server that does not answer makes Announce end with its context and leaves clients the set they have; when it answers again, all works as before", x.hangs},
@@ -100,9 +138,9 @@ func registryRules(r Registry, patience time.Duration, logf func(string, ...any)
 	}
 	for _, about := range resolverRules(yodel.Static(), func([]yodel.Instance) {}, nil, 0) {
 		check := func() error { return x.resolver(about.name) }
-		rules = append(rules, rule{"resolver " + about.name, about.why, check})
+		together = append(together, rule{"resolver " + about.name, about.why, check})
 	}
-	return rules
+	return together, alone
 }
 
 // A registryTrial is a test of one registry.

@@ -19,7 +19,7 @@ import (
 
 func TestRegistrySuitePassesASoundOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, r := range registryRules(newBook().registry(), 20*time.Second, t.Logf) {
+		for _, r := range allRules(newBook().registry(), 20*time.Second, t.Logf) {
 			if err := r.broken(); err != nil {
 				t.Errorf("%s: %v", r.name, err)
 			}
@@ -31,7 +31,7 @@ func TestRegistrySuiteSaysWhatItCannotTry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBook()
 		skipped := 0
-		for _, r := range registryRules(Registry{Registrar: b, Service: b.service}, 20*time.Second, t.Logf) {
+		for _, r := range allRules(Registry{Registrar: b, Service: b.service}, 20*time.Second, t.Logf) {
 			var no missing
 			if err := r.broken(); errors.As(err, &no) {
 				skipped++
@@ -325,7 +325,7 @@ func TestRegistryRulesCatchFaults(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBook()
 				fault.put(b)
-				for _, r := range registryRules(b.registry(), 5*time.Second, t.Logf) {
+				for _, r := range allRules(b.registry(), 5*time.Second, t.Logf) {
 					if r.name == fault.rule && r.broken() == nil {
 						t.Error("the rule does not notice")
 					}
@@ -333,4 +333,9 @@ func TestRegistryRulesCatchFaults(t *testing.T) {
 			})
 		})
 	}
+}
+
+func allRules(r Registry, patience time.Duration, logf func(string, ...any)) []rule {
+	together, alone := registryRules(r, patience, logf)
+	return append(together, alone...)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/conformance/governed"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
+	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/registry/file"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -54,11 +55,11 @@ func startShop(t *testing.T) (folder string) {
 	go func() { ended <- (&shop{folder: folder}).run(ctx, func() { close(ready) }) }()
 	t.Cleanup(func() {
 		stop()
-		if err := <-ended; err != nil {
+		if err := await.Value(t, ended, "the end of the server"); err != nil {
 			t.Errorf("the shop ended with %v", err)
 		}
 	})
-	<-ready
+	await.Value(t, ready, "the server")
 	f := fleet.New(file.New(folder, nil), nil)
 	defer f.Close()
 	until(t, "all instances are up and have calls", func() bool {

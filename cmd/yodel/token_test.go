@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/middleware/auth"
 	"github.com/yodel-rpc/yodel/protocol/http"
 	"github.com/yodel-rpc/yodel/registry/file"
@@ -38,7 +39,7 @@ func serveGuarded(t *testing.T, o *yodel.ServerOptions) (folder string) {
 	go func() { served <- s.Serve(ctx, l) }()
 	t.Cleanup(func() {
 		stop()
-		if err := <-served; err != nil {
+		if err := await.Value(t, served, "the end of the server"); err != nil {
 			t.Errorf("Serve: %v", err)
 		}
 	})

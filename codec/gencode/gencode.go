@@ -17,6 +17,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/nesting"
+	"github.com/yodel-rpc/yodel/internal/panics"
 )
 
 // Codec is called "gencode". Its messages are pointers to types with these methods:
@@ -66,7 +67,7 @@ func (codec) Decode(src []byte, v any) (err error) {
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("gencode: decode %T: it panicked", v) // the text of the panic may be a secret
+			err = fmt.Errorf("gencode: decode %T: %w", v, panics.Recovered(p))
 		}
 	}()
 	// Without Clip, Unmarshal could slice src beyond its length and read other data behind it.

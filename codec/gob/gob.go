@@ -27,6 +27,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/gobwire"
 	"github.com/yodel-rpc/yodel/internal/nesting"
+	"github.com/yodel-rpc/yodel/internal/panics"
 )
 
 // Codec is called "gob". Encoding a value costs a copy that encoding a pointer does not.
@@ -87,7 +88,7 @@ func (c *codec) Decode(src []byte, v any) (err error) {
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("gob: decode %T: it panicked", v) // the text of the panic may be a secret
+			err = fmt.Errorf("gob: decode %T: %w", v, panics.Recovered(p))
 		}
 	}()
 	return c.plan(base).decode(src, target)

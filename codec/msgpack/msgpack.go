@@ -10,7 +10,6 @@ package msgpack
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"reflect"
 	"sync"
@@ -18,6 +17,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/panics"
 )
 
 // Codec is called "msgpack". Encoding a value costs a copy that encoding a pointer does not, if the
@@ -110,7 +110,7 @@ func (c *codec) Decode(src []byte, v any) (err error) {
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			err = errors.New("it panicked") // the text of the panic may be a secret
+			err = panics.Recovered(p)
 		}
 		if err != nil {
 			err = fmt.Errorf("msgpack: decode %T: %w", v, err)

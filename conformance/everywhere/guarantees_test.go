@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -88,8 +90,19 @@ var guarantees = []guarantee{
 		},
 	},
 	{
+		name: "hidden errors",
+		prepare: func(tr *trial) {
+			tr.fail = fmt.Errorf("read /etc/secret: %w", yodel.Errorf(yodel.NotFound, "no such user"))
+		},
+		options: func(tr *trial) { tr.options.HideErrors = true },
+		needs: func(w *wire) bool {
+			return slices.Contains([]string{"JSON-RPC 2", "JSON-RPC 1", "net rpc", "rpcx", "Thrift", "Dubbo"}, w.name)
+		},
+		check: checkHidden,
+	},
+	{
 		name:       "a user's middleware",
-		middleware: func(*testing.T, *trial) yodel.Middleware { return answerUnary },
+		middleware: func(*testing.T, *trial) yodel.Middleware { return answer(string(unary), &Told{99}) },
 		check:      func(ctx context.Context, _ *trial, c yodel.Caller) error { return checkReply(ctx, c, 99) },
 	},
 }
@@ -105,17 +118,20 @@ func closeGate(tr *trial) {
 	}}
 }
 
-// answerUnary answers unary calls itself.
-func answerUnary(next yodel.Handler) yodel.Handler {
-	return func(ctx context.Context, call *yodel.Call) error {
-		if call.Method != string(unary) || call.Streams() || call.Kind() != "unary" {
-			return next(ctx, call)
+// answer answers the unary calls of a method itself.
+func answer(method string, reply *Told) yodel.Middleware {
+	return func(next yodel.Handler) yodel.Handler {
+		return func(ctx context.Context, call *yodel.Call) error {
+			name := strings.ReplaceAll(call.Method, "/", ".") // over HTTP, a method that does not exist has the name of its path
+			if name != method || call.Streams() {
+				return next(ctx, call)
+			}
+			e, err := (&yodel.Call{Method: call.Method, Args: reply, Codec: call.Encoding()}).Encode()
+			if err != nil {
+				return err
+			}
+			return call.Answer(e)
 		}
-		e, err := (&yodel.Call{Method: call.Method, Args: &Told{99}, Codec: call.Encoding()}).Encode()
-		if err != nil {
-			return err
-		}
-		return call.Answer(e)
 	}
 }
 
@@ -158,6 +174,34 @@ func atOnce(ctx context.Context, c yodel.Caller, n int) (failed *atomic.Int64, w
 		})
 	}
 	return failed, all.Wait
+}
+
+// checkHidden wants the caller to see what was written for callers, and nothing else.
+func checkHidden(ctx context.Context, _ *trial, c yodel.Caller) error {
+	_, err := call(ctx, c, "")
+	if err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "no such user") {
+		return fmt.Errorf("the error is %w, want only what Errorf has made", err)
+	}
+	return nil
+}
+
+// Clients in yodel's own protocol and callers in the process get all texts, because they belong to
+// the program.
+func TestErrorsAreNotHiddenFromOwnCallers(t *testing.T) {
+	for i := range wires {
+		w := &wires[i]
+		if !slices.Contains([]string{"yodel", "in process", "server to client"}, w.name) {
+			continue
+		}
+		t.Run(w.name, func(t *testing.T) {
+			tr := &trial{fail: errors.New("read /etc/secret")}
+			tr.options.HideErrors = true
+			tr.start()
+			if _, err := call(t.Context(), w.caller(t, tr, 1), ""); err == nil || !strings.Contains(err.Error(), "/etc/secret") {
+				t.Errorf("the error is %v, want its whole text", err)
+			}
+		})
+	}
 }
 
 // checkLimit wants 4 of 100 calls to run at once, 4 to wait, and the rest to be refused.

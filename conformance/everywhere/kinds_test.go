@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/gob"
 )
 
 // To middleware of a server, a call is a stream if its method is one and the call carries it,
@@ -77,6 +78,29 @@ var kinds = []struct {
 	{name: "unary call of a duplex", call: callUnary("All.Duplex"), kind: "duplex", asMethod: true, fails: true},
 	{name: "feed of a unary method", needs: carriesOwnStreams, call: callFeed("All.Unary"), kind: "unary", fails: true},
 	{name: "duplex of a unary method", needs: carriesOwnStreams, call: callDuplex("All.Unary"), kind: "unary", fails: true},
+}
+
+// Middleware can answer a call of a method that the server does not have.
+func TestMiddlewareAnswersACallOfNoMethod(t *testing.T) {
+	const absent yodel.Method[Ask, Told] = "All.Absent"
+	for i := range wires {
+		w := &wires[i]
+		if w.codec == gob.Codec {
+			continue // the server would have to know the type of an encoded reply
+		}
+		t.Run(w.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			tr := &trial{}
+			tr.options.Middleware = []yodel.Middleware{answer(string(absent), &Told{99})}
+			tr.start()
+			var told Told
+			err := w.caller(t, tr, 1).Do(ctx, &yodel.Call{Method: string(absent), Args: &Ask{1}, Reply: &told})
+			if err != nil || told.N != 99 {
+				t.Errorf("the reply is %d: %v, want 99", told.N, err)
+			}
+		})
+	}
 }
 
 func carriesStreams(w *wire) bool    { return w.streams }

@@ -29,6 +29,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
+	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/protocol/http"
 )
 
@@ -118,7 +119,7 @@ func TestHealthWatchersLearnOfShutdownFirst(t *testing.T) {
 	if len(events) < 3 || events[0] != "\x01" || events[1] != "\x02" || events[2] != "GOAWAY" {
 		t.Errorf("the client gets %q, want SERVING, NOT_SERVING and GOAWAY", events)
 	}
-	must(t, <-ended)
+	must(t, await.Value(t, ended, "the end of the server"))
 }
 
 // The descriptors of package protocol/reflection are those of grpc-go.

@@ -23,6 +23,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/pbstruct"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
+	"github.com/yodel-rpc/yodel/internal/await"
 	wire "github.com/yodel-rpc/yodel/protocol/grpc"
 	"github.com/yodel-rpc/yodel/protocol/http"
 )
@@ -89,7 +90,7 @@ func numbered(t *testing.T, codecs ...yodel.Codec) *grpc.ClientConn {
 	t.Cleanup(func() {
 		_ = c.Close()
 		stop()
-		if err := <-ended; err != nil {
+		if err := await.Value(t, ended, "the end of the server"); err != nil {
 			t.Error(err)
 		}
 	})

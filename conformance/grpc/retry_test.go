@@ -20,6 +20,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
 	"github.com/yodel-rpc/yodel/compress/gzip"
+	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/middleware/limit"
 	"github.com/yodel-rpc/yodel/protocol/grpcgo"
@@ -250,5 +251,5 @@ func TestRetryAfterOverload(t *testing.T) {
 	if err != nil || refused.Load() != 3 {
 		t.Errorf("got %v after %d refusals, want success after 2", err, refused.Load()-1)
 	}
-	must(t, <-first)
+	must(t, await.Value(t, first, "the first call"))
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
 	"github.com/yodel-rpc/yodel/compress/gzip"
+	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/protocol/http"
 	"github.com/yodel-rpc/yodel/protocol/reflection"
 )
@@ -200,7 +201,7 @@ func startOn(t *testing.T, s *yodel.Server, l net.Listener) (addr string) {
 	go func() { ended <- s.Serve(ctx, l) }()
 	t.Cleanup(func() {
 		stop()
-		if err := <-ended; err != nil {
+		if err := await.Value(t, ended, "the end of the server"); err != nil {
 			t.Error(err)
 		}
 	})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/msgpack"
+	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/protocol/rpcx"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/file"
@@ -77,7 +78,7 @@ func TestMixedFleet(t *testing.T) {
 	}
 	for _, s := range []*Arith{theirs.Arith, ours.Arith} {
 		for len(s.noted) > 0 {
-			<-s.noted
+			await.Value(t, s.noted, "a one-way call")
 		}
 	}
 

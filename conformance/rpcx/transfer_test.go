@@ -19,6 +19,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/msgpack"
+	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/protocol/http"
 	"github.com/yodel-rpc/yodel/protocol/jsonrpc"
 	"github.com/yodel-rpc/yodel/protocol/netrpc"
@@ -73,7 +74,7 @@ func TestRPCXClientTransfers(t *testing.T) {
 		if err := files.SendFile(within(t), name, 0, meta); err != nil {
 			t.Fatal(err)
 		}
-		if got, want := <-stored, fmt.Sprint("file", transferSize, meta, true, nil); got != want {
+		if got, want := await.Value(t, stored, "the stored file"), fmt.Sprint("file", transferSize, meta, true, nil); got != want {
 			t.Errorf("%s: got %q, want %q", codec, got, want)
 		}
 		var got bytes.Buffer

@@ -22,6 +22,7 @@ import (
 	"github.com/yodel-rpc/yodel/codec/msgpack"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
 	"github.com/yodel-rpc/yodel/compress/gzip"
+	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/protocol/rpcx"
 	yodeltls "github.com/yodel-rpc/yodel/transport/tls"
 	"github.com/yodel-rpc/yodel/transport/unix"
@@ -97,7 +98,7 @@ func TestYodelClientMetadataAndDeadline(t *testing.T) {
 	if err := c.Call(ctx, "Arith.Wait", &Args{}, &reply); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
-	<-s.began
+	await.Value(t, s.began, "the beginning of a call")
 }
 
 func TestYodelClientErrors(t *testing.T) {
@@ -155,7 +156,7 @@ func TestYodelClientOneWay(t *testing.T) {
 	if err := c.Notify(within(t), "Arith.Note", &Args{A: 7}); err != nil {
 		t.Fatal(err)
 	}
-	if got := <-s.noted; got != 7 {
+	if got := await.Value(t, s.noted, "a one-way call"); got != 7 {
 		t.Errorf("got %d", got)
 	}
 	if err := c.Notify(within(t), "Arith.Fail", &Args{}); err != nil {
@@ -193,7 +194,7 @@ func TestYodelClientPush(t *testing.T) {
 	outcome := make(chan error, 1)
 	var reply Reply
 	go func() { outcome <- c.Call(within(t), "Arith.Wait", &Args{A: 5}, &reply) }()
-	<-s.began
+	await.Value(t, s.began, "the beginning of a call")
 	conns := s.ActiveClientConn()
 	if len(conns) != 1 {
 		t.Fatalf("%d connections", len(conns))
@@ -204,12 +205,12 @@ func TestYodelClientPush(t *testing.T) {
 		}
 	}
 	for i := range 50 {
-		if got, want := <-pushed, fmt.Sprint(i, "v"); got != want {
+		if got, want := await.Value(t, pushed, "a pushed message"), fmt.Sprint(i, "v"); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
 	close(s.release)
-	if err := <-outcome; err != nil || reply.C != 5 || dropped.Load() != 0 {
+	if err := await.Value(t, outcome, "the outcome of the call"); err != nil || reply.C != 5 || dropped.Load() != 0 {
 		t.Errorf("got %v, %v, and %d messages were dropped", reply, err, dropped.Load())
 	}
 }
@@ -245,17 +246,17 @@ func TestYodelClientShutdown(t *testing.T) {
 		}()
 	}
 	for range calls {
-		<-s.began
+		await.Value(t, s.began, "the beginning of a call")
 	}
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.Shutdown(within(t)) }()
 	close(s.release)
 	for range calls {
-		if err := <-outcomes; err != nil {
+		if err := await.Value(t, outcomes, "the outcome of a call"); err != nil {
 			t.Errorf("a call in flight: %v", err)
 		}
 	}
-	if err := <-stopped; err != nil {
+	if err := await.Value(t, stopped, "the end of the server"); err != nil {
 		t.Error(err)
 	}
 	if err := c.Call(within(t), "Arith.Mul", &Args{}, &Reply{}); !errors.Is(err, yodel.Unavailable) {

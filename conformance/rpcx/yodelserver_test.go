@@ -21,6 +21,7 @@ import (
 	"github.com/smallnest/rpcx/share"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/await"
 	yodeltls "github.com/yodel-rpc/yodel/transport/tls"
 	"github.com/yodel-rpc/yodel/transport/unix"
 )
@@ -184,11 +185,11 @@ func TestRPCXClientDeadlineAndOneWay(t *testing.T) {
 	if err = c.Call(ctx, "Wait", &Args{}, &reply); err == nil {
 		t.Error("a call succeeded after its deadline")
 	}
-	<-s.began
+	await.Value(t, s.began, "the beginning of a call")
 	if err = c.Call(within(t), "Note", &Args{A: 7}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if got := <-s.noted; got != 7 {
+	if got := await.Value(t, s.noted, "a one-way call"); got != 7 {
 		t.Errorf("got %d", got)
 	}
 	if err = c.Call(within(t), "Mul", &Args{2, 3}, &reply); err != nil || reply.C != 6 {
@@ -261,17 +262,17 @@ func TestRPCXClientShutdown(t *testing.T) {
 		}()
 	}
 	for range calls {
-		<-s.began
+		await.Value(t, s.began, "the beginning of a call")
 	}
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.stop() }()
 	close(s.release)
 	for range calls {
-		if err := <-outcomes; err != nil {
+		if err := await.Value(t, outcomes, "the outcome of a call"); err != nil {
 			t.Errorf("a call in flight: %v", err)
 		}
 	}
-	if err := <-stopped; err != nil {
+	if err := await.Value(t, stopped, "the end of the server"); err != nil {
 		t.Error(err)
 	}
 }
@@ -320,8 +321,8 @@ func TestRPCXClientPush(t *testing.T) {
 	replies := [2]Reply{}
 	go func() { outcomes <- x.Call(within(t), "Wait", &Args{A: 5}, &replies[0]) }()
 	go func() { outcomes <- c.Call(within(t), "Arith", "Wait", &Args{A: 6}, &replies[1]) }()
-	<-s.began
-	<-s.began
+	await.Value(t, s.began, "the beginning of a call")
+	await.Value(t, s.began, "the beginning of a call")
 	peers := s.Peers()
 	if len(peers) != 2 {
 		t.Fatalf("%d peers", len(peers))
@@ -350,7 +351,7 @@ func TestRPCXClientPush(t *testing.T) {
 	}
 	close(s.release)
 	for range 2 {
-		if err = <-outcomes; err != nil {
+		if err = await.Value(t, outcomes, "the outcome of a call"); err != nil {
 			t.Error(err)
 		}
 	}

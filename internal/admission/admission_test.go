@@ -112,7 +112,8 @@ func TestFirstCallsAreBoundedUntilASizeIsKnown(t *testing.T) {
 			go func() { begun <- f.Begin(t.Context()) }()
 			synctest.Wait()
 			if known {
-				f.End(true, true)
+				f.Known()
+				f.End()
 			}
 			if <-begun {
 				t.Error("a call was counted after the size was known")
@@ -120,7 +121,7 @@ func TestFirstCallsAreBoundedUntilASizeIsKnown(t *testing.T) {
 			if took := time.Since(began); !known && took != 50*time.Millisecond || known && took != 0 {
 				t.Errorf("known %v: the call has waited for %v", known, took)
 			}
-			f.End(true, false)
+			f.End()
 			if f.Begin(t.Context()) {
 				t.Error("the size is not known any more")
 			}
@@ -138,7 +139,7 @@ func TestACallTakesThePlaceOfAnother(t *testing.T) {
 		begun := make(chan bool)
 		go func() { begun <- f.Begin(t.Context()) }()
 		synctest.Wait()
-		f.End(true, false)
+		f.End()
 		if !<-begun {
 			t.Error("the call was not counted")
 		}

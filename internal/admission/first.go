@@ -44,25 +44,32 @@ func (f *FirstCalls) Begin(ctx context.Context) bool {
 		case <-ctx.Done():
 			return false
 		case <-time.After(firstTime - time.Since(began)):
-			f.End(false, true)
+			f.Known()
 		}
 	}
 	return false
 }
 
-// End notes that a call has ended, if one has, and that the size is known.
-func (f *FirstCalls) End(call, known bool) {
-	if !call && f.over.Load() {
+// End notes that a call for which Begin returned true has ended.
+func (f *FirstCalls) End() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.running--
+	f.wakeLocked()
+}
+
+// Known notes that the size of replies is known.
+func (f *FirstCalls) Known() {
+	if f.over.Load() {
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if call {
-		f.running--
-	}
-	if known {
-		f.over.Store(true)
-	}
+	f.over.Store(true)
+	f.wakeLocked()
+}
+
+func (f *FirstCalls) wakeLocked() {
 	if f.freed != nil {
 		close(f.freed)
 		f.freed = nil

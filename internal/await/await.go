@@ -67,6 +67,16 @@ func Line(lines *bufio.Scanner, what string, processes ...*os.Process) (string, 
 	return lines.Text(), nil
 }
 
+// Value returns the next value of ch, or ends the test after Patience. What describes the value in
+// the error.
+func Value[T any](t testing.TB, ch <-chan T, what string, processes ...*os.Process) (value T) {
+	t.Helper()
+	if err := Within(Patience, what, func() { value = <-ch }, processes...); err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
 // Within calls f and returns nil when f returns. If f takes longer than d, Within sends SIGQUIT to
 // the processes, with which a Go program prints its stacks to its standard error and ends. It then
 // returns an error with what was awaited, and the stacks of this process from before that.

@@ -19,13 +19,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"path"
-	"runtime"
 	"runtime/debug"
-	"strings"
 	"sync/atomic"
 
 	"github.com/yodel-rpc/yodel/internal/isolate"
+	"github.com/yodel-rpc/yodel/internal/panics"
 	"github.com/yodel-rpc/yodel/internal/text"
 )
 
@@ -106,7 +104,8 @@ func (g *Guard) Interrupted(ctx context.Context, method string, value any) error
 // function that has recovered the panic must call it.
 func (g *Guard) Panicked(ctx context.Context, msg string, value any, attrs ...any) (n uint64) {
 	n = g.panics.Add(1)
-	attrs = append(attrs, "log id", n, "panic", described(value), "stack", panicFrames())
+	said, frames := panics.Describe(value)
+	attrs = append(attrs, "log id", n, "panic", said, "stack", frames)
 	g.log.ErrorContext(ctx, msg, attrs...) // in one readable line
 	if g.log.Enabled(ctx, slog.LevelDebug) {
 		g.log.DebugContext(ctx, "yodel: the stack of a panic", "log id", n, "stack", string(debug.Stack()))
@@ -125,45 +124,4 @@ func (g *Guard) note(ctx context.Context, what string, value any, attrs ...any) 
 	}
 	n := g.Panicked(ctx, "yodel: "+what+" panicked", value, attrs...)
 	return fmt.Sprintf("%s panicked; it has number %d in the log of this process", what, n)
-}
-
-// described formats the value of a panic for the log. The value's own methods may panic too.
-func described(value any) (said string) {
-	defer func() {
-		if recover() != nil {
-			said = fmt.Sprintf("%T, whose text cannot be had", value)
-		}
-	}()
-	return fmt.Sprint(value)
-}
-
-// maxFrames is how many functions of a panic's stack the log names.
-const maxFrames = 8
-
-// panicFrames returns where the panic that is being recovered happened, as "file:line function":
-// the function that panicked, and its callers outside of this framework and the runtime.
-func panicFrames() string {
-	pcs := make([]uintptr, 128)
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
-	var said []string
-	panicked := false // the frames before the panic belong to the recovery
-	for {
-		f, more := frames.Next()
-		switch {
-		case f.Function == "runtime.gopanic":
-			panicked, said = true, nil // if a deferred function panicked too, the first panic counts
-		case !panicked || strings.HasPrefix(f.Function, "runtime."):
-		case len(said) == 0 || !ours(f.Function) && len(said) < maxFrames:
-			said = append(said, fmt.Sprintf("%s:%d %s", path.Join(path.Base(path.Dir(f.File)), path.Base(f.File)), f.Line, path.Base(f.Function)))
-		}
-		if !more {
-			return strings.Join(said, ", ")
-		}
-	}
-}
-
-// ours reports whether a function belongs to the framework or to package reflect.
-func ours(function string) bool {
-	const root = "github.com/yodel-rpc/yodel"
-	return strings.HasPrefix(function, root+".") || strings.HasPrefix(function, root+"/internal/") || strings.HasPrefix(function, "reflect.")
 }

@@ -56,9 +56,9 @@ var families = []string{"accept", "codec", "compress", "middleware", "protocol",
 var forFamilies = []string{"internal/isolate"}
 
 // These packages of internal may be imported by any plug-in. Each reads an encoding that plug-ins
-// of several families read, except internal/nesting, which the root's codec and all others use to
-// refuse values that would exhaust the stack.
-var forPlugins = []string{"internal/gobwire", "internal/hessian", "internal/nesting", "internal/thriftwire"}
+// of several families read, or is for all codecs: internal/nesting refuses values that would
+// exhaust the stack, and internal/panics carries panics of a message's own code.
+var forPlugins = []string{"internal/gobwire", "internal/hessian", "internal/nesting", "internal/panics", "internal/schema", "internal/thriftwire"}
 
 // These packages of internal may be imported by the parts of this repository that read what people
 // write: the command and the compounds.

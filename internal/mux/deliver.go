@@ -132,7 +132,7 @@ func (rd *reader) complete(to Completer, stop func() bool, frame []byte, err err
 	}
 	state := rd.beginUserCode(running | completing)
 	rd.clock = 0
-	normal := false
+	own, normal := a.own, false
 	defer func() {
 		if !normal {
 			rd.c.reading.handOver(rd, state)
@@ -144,8 +144,11 @@ func (rd *reader) complete(to Completer, stop func() bool, frame []byte, err err
 		to.Complete(a, nil)
 	}
 	normal = true
-	if a.own {
+	if a.own { // otherwise the Completer keeps the memory
 		rd.c.rt.memory.give(frame)
+	}
+	if own {
+		*a = Answer{} // so that an idle connection does not keep a large reply in memory
 	}
 	return rd.endUserCode(state)
 }

@@ -11,8 +11,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 )
+
+// buildFlags are those of Built.
+var buildFlags = []string{"-trimpath", "-buildvcs=false", "-gcflags=all=-l", "-ldflags=-s -w"}
 
 // Built returns the path of a server that Go builds: the program pkg ("." or an import path) of the
 // module testdata/NAME. The modules are in testdata so that they are not part of the workspace. In
@@ -20,7 +24,7 @@ import (
 // modules. They are built without inlining, which takes a third less of the processor.
 func Built(name, pkg string) (string, error) {
 	folder, err := Made(name, name, func(source, folder string) error {
-		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-gcflags=all=-l", "-ldflags=-s -w", "-o", filepath.Join(folder, name), pkg)
+		cmd := exec.Command("go", slices.Concat([]string{"build"}, buildFlags, []string{"-o", filepath.Join(folder, name), pkg})...)
 		cmd.Dir, cmd.Env = source, append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=readonly", "CGO_ENABLED=0")
 		return run(cmd)
 	})
@@ -91,7 +95,7 @@ func run(cmd *exec.Cmd) error {
 // builds it.
 func fingerprint(source string) (string, error) {
 	h := sha256.New()
-	_, _ = fmt.Fprintln(h, runtime.Version())
+	_, _ = fmt.Fprintln(h, runtime.Version(), buildFlags)
 	files := os.DirFS(source)
 	err := fs.WalkDir(files, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

@@ -3,9 +3,11 @@
 package schema
 
 import (
+	"iter"
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // A field is a field of a struct in JSON.
@@ -14,6 +16,25 @@ type field struct {
 	tagged bool // a tag gives the name
 	of     reflect.Type
 	index  []int // as in reflect.StructField
+}
+
+// known has the result of fieldsOf for the types that Fields was called with.
+var known sync.Map
+
+// Fields returns the fields of a struct by the rules of encoding/json, as their names and types. It
+// remembers them for as long as the process lives, so the types must be those of the program.
+func Fields(t reflect.Type) iter.Seq2[string, reflect.Type] {
+	fields, ok := known.Load(t)
+	if !ok {
+		fields, _ = known.LoadOrStore(t, fieldsOf(t))
+	}
+	return func(yield func(string, reflect.Type) bool) {
+		for _, f := range fields.([]field) { //nolint:forcetypeassert // there is nothing else in it
+			if !yield(f.name, f.of) {
+				return
+			}
+		}
+	}
 }
 
 // fieldsOf returns the fields of a struct by the rules of encoding/json, with those of embedded

@@ -164,3 +164,28 @@ func TestBookDescribesEachVersionOnce(t *testing.T) {
 		}
 	}
 }
+
+// A struct that many ways lead to is visited once.
+func TestFieldsOfManyWays(t *testing.T) {
+	own := reflect.TypeFor[string]()
+	of := reflect.StructOf([]reflect.StructField{{Name: "Below", Type: reflect.TypeFor[int]()}})
+	for range 16 { // 65,536 ways
+		left := reflect.StructOf([]reflect.StructField{{Name: "X", Type: of, Anonymous: true}})
+		right := reflect.StructOf([]reflect.StructField{{Name: "X", Type: of, Anonymous: true, Tag: `yaml:"x"`}})
+		of = reflect.StructOf([]reflect.StructField{{Name: "L", Type: left, Anonymous: true}, {Name: "R", Type: right, Anonymous: true}})
+	}
+	var types []reflect.Type // each is looked at once, because the fields are remembered
+	for _, name := range []string{"First", "Second"} {
+		types = append(types, reflect.StructOf([]reflect.StructField{{Name: "All", Type: of, Anonymous: true}, {Name: name, Type: own, Tag: `json:"own"`}}))
+	}
+	var found map[string]reflect.Type
+	if n := testing.AllocsPerRun(1, func() {
+		found = maps.Collect(schema.Fields(types[0]))
+		types = types[1:]
+	}); n > 5000 {
+		t.Errorf("the fields took %.0f allocations, want a few for each level", n)
+	}
+	if len(found) != 1 || found["own"] != own {
+		t.Errorf("the fields are %v, want only own", found)
+	}
+}

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/yodel-rpc/yodel/internal/schema"
 )
 
 // This file makes a JSON object of path values and the parameters of a query.
@@ -107,19 +109,12 @@ func fieldOf(t reflect.Type, name string) (reflect.Type, string, error) {
 	}
 	var found reflect.Type
 	foundName := ""
-	for _, f := range reflect.VisibleFields(t) {
-		named, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if !f.IsExported() || f.Anonymous && named == "" || f.Tag.Get("json") == "-" {
-			continue
-		}
-		if named == "" {
-			named = f.Name
-		}
+	for named, of := range schema.Fields(t) {
 		if named == name {
-			return f.Type, named, nil
+			return of, named, nil
 		}
 		if found == nil && strings.EqualFold(named, name) {
-			found, foundName = f.Type, named
+			found, foundName = of, named
 		}
 	}
 	if found == nil {

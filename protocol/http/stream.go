@@ -295,8 +295,8 @@ func (st *stream) broken(err error) *yodel.Error {
 	return st.unread(err)
 }
 
-// execute reads the request as the kind of the method says, and executes the call. For a unary
-// method and for an upload, the reply is in x.reply afterwards.
+// execute reads the request as the kind of the method says, executes the call and writes its reply,
+// if it has one.
 func (st *stream) execute() *yodel.Error {
 	v, kind := st.v, st.v.Kind()
 	var e *yodel.Error
@@ -312,9 +312,9 @@ func (st *stream) execute() *yodel.Error {
 	if kind != "unary" {
 		v.Stream = st
 	}
-	replies := kind == "unary" || kind == "upload"
+	replies := kind != "feed" && kind != "duplex" // middleware may answer a call of no method
 	e = st.run(replies)
-	if e == nil || !e.NotProcessed {
+	if kind != "" && (e == nil || !e.NotProcessed) {
 		st.finished = true // the handler has decided how much of a stream it reads, and the client may wait for its end
 	}
 	if e != nil || !replies {

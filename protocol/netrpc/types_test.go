@@ -176,8 +176,9 @@ func TestRepliesThatCannotBeEncoded(t *testing.T) {
 	}
 	c := dial(t, s.addr)
 	for i := range 6 {
-		if err := c.Call("Quit", i%2, new(Quitter)); err == nil || !strings.Contains(err.Error(), "[YDL2104]") {
-			t.Errorf("got %v", err)
+		id := []string{"[YDL5001]", "[YDL2104]"}[i%2]
+		if err := c.Call("Quit", i%2, new(Quitter)); err == nil || !strings.Contains(err.Error(), id) {
+			t.Errorf("got %v, want %s", err, id)
 		}
 		var product int
 		if err := c.Call("Arith.Multiply", &Args{7, 8}, &product); err != nil || product != 56 {

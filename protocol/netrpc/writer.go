@@ -70,15 +70,15 @@ func (w *writer) enqueue(header *rpc.Request, v *yodel.Served, value any, e *yod
 	// The reply is encoded first, so that the header can report an encoding error. The definitions
 	// of types that the encoder has written are sent in either case, even if encoding the reply
 	// ended its goroutine, because the encoder does not write them again.
-	err := w.encode(value)
-	if size := w.encoded.Len() - w.encoded.last; err == nil && size > w.limits.MaxMessage {
+	failed := w.encode(v, value)
+	if size := w.encoded.Len() - w.encoded.last; failed == nil && size > w.limits.MaxMessage {
 		w.encoded.Truncate(w.encoded.last)
-		err = fmt.Errorf("the reply has %d bytes, the server's limit is %d", size, w.limits.MaxMessage)
+		failed = v.Fail(fmt.Errorf("the reply has %d bytes, the server's limit is %d", size, w.limits.MaxMessage))
 	}
-	if err != nil {
-		e = v.Fail(err)
-		if err = w.encode(invalid); err != nil {
-			w.Fail(err)
+	if failed != nil {
+		e = failed
+		if failed = w.encode(v, invalid); failed != nil {
+			w.Fail(failed)
 			return false
 		}
 	}
@@ -100,17 +100,22 @@ func (w *writer) enqueue(header *rpc.Request, v *yodel.Served, value any, e *yod
 	return w.Queue(b[reply:], b[:reply])
 }
 
-// encode encodes a value. User code in it may panic.
-func (w *writer) encode(value any) (err error) {
+// encode encodes the reply of a call. It returns the error for the caller. The reply's own code may
+// panic.
+func (w *writer) encode(v *yodel.Served, reply any) (e *yodel.Error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("%T panicked while it was encoded", value)
+			e = v.Panicked(p)
 		}
 	}()
-	if err := gobwire.CheckNesting(value); err != nil {
-		return err
+	err := gobwire.CheckNesting(reply)
+	if err == nil {
+		err = w.encoder.Encode(reply)
 	}
-	return w.encoder.Encode(value)
+	if err != nil {
+		return v.Fail(err)
+	}
+	return nil
 }
 
 // keepBuffer is the size up to which a buffer is reused.

@@ -76,7 +76,8 @@ type Options struct {
 	// such as Apache's for Go, send oneway calls like any other, and still expect no reply. List
 	// all such methods: such a client takes an unexpected reply as that of its next call.
 	OneWay []string
-	// Throws has the declared exceptions of methods.
+	// Throws has the declared exceptions of methods. They are sent also with
+	// yodel.ServerOptions.HideErrors.
 	Throws Throws
 }
 

@@ -24,6 +24,7 @@ func openDubbo(t *testing.T, addr, application string, o nacos.Options) *nacos.D
 
 // Instances come, change and go, in the records of interfaces and of applications.
 func TestDubbo(t *testing.T) {
+	t.Parallel()
 	s := realserver.Nacos(t)
 	t.Run("version 3", func(t *testing.T) { testDubbo(t, s.Addr, nacos.Options{}) })
 	t.Run("version 1", func(t *testing.T) { testDubbo(t, s.Addr, nacos.Options{V1: true, Group: "others"}) })

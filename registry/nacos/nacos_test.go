@@ -77,6 +77,7 @@ func (r *recorder) expire(t *testing.T, by *nacos.Registry) {
 }
 
 func TestRegistry(t *testing.T) {
+	t.Parallel()
 	server := realserver.Nacos(t)
 	network := realserver.Between(t, server.Addr)
 	r := &recorder{Registry: connect(t, network.Addr, nacos.Options{}), known: make(map[[2]string]bool)}
@@ -214,6 +215,7 @@ func others(t *testing.T, addr string) {
 }
 
 func TestAuthentication(t *testing.T) {
+	t.Parallel()
 	server := realserver.Nacos(t, "nacos.core.auth.enabled=true", "nacos.core.auth.admin.enabled=true")
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()

@@ -64,7 +64,7 @@ func schemas(c *jsonschema.Compiler, value any, place string) error {
 	}
 	for name, member := range members {
 		inside := place + "/" + url.PathEscape(strings.NewReplacer("~", "~0", "/", "~1").Replace(name))
-		if name == "schema" {
+		if name == "schema" || strings.HasSuffix(place, "/components/schemas") {
 			if _, err := c.Compile(inside); err != nil {
 				return err
 			}
