@@ -41,8 +41,10 @@ test: $(GATE) ## vet and test all that needs no other server, in minutes
 test-all: servers ## make test with the race detector and real servers: what a change has to pass
 	YODEL_REAL=$(or $(YODEL_REAL),1) $(MAKE) test RACE=-race P=3 LIMIT=10m
 
+# One package at a time is tested; what they need is compiled before, on all processors.
 test-timing: $(GATE) ## test without the race detector, one by one, what judges allocations, memory, time or speed
-	$(GATE) test -count=1 -p=1 -timeout=5m $$($(GATE) measured)
+	all=$$($(GATE) measured) && go list -export -test $$(printf '%s\n' $$all | grep -v '^-') >/dev/null && \
+	$(GATE) test -count=1 -p=1 -timeout=5m $$all
 
 # Tests that start a server would otherwise wait minutes until it is built.
 servers: $(GATE) ## build and download the servers that tests start, into the cache of the user

@@ -198,3 +198,11 @@ func TestBalancersByLoadAreEvenWhereAllIsEqual(t *testing.T) {
 		}
 	}
 }
+
+func even(n int) []float64 {
+	shares := make([]float64, n)
+	for i := range shares {
+		shares[i] = 1
+	}
+	return shares
+}

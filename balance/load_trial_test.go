@@ -103,14 +103,6 @@ func wantShares(t *testing.T, what string, all []*yodel.Endpoint, counts map[*yo
 	}
 }
 
-func even(n int) []float64 {
-	shares := make([]float64, n)
-	for i := range shares {
-		shares[i] = 1
-	}
-	return shares
-}
-
 // byLoad is the balancers that look at load and time.
 var byLoad = map[string]yodel.Balancer{
 	"LeastLoaded":   balance.LeastLoaded,

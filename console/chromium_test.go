@@ -198,9 +198,8 @@ func (b *browser) waitFor(want string) {
 	tick := time.NewTicker(30 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		var shown bool
-		must(b.t, json.Unmarshal([]byte(b.eval(fmt.Sprintf("!!document.body && document.body.innerText.includes(%q)", want))), &shown))
-		if shown {
+		// While another page is loaded, there is no value.
+		if b.eval(fmt.Sprintf("!!document.body && document.body.innerText.includes(%q)", want)) == "true" {
 			return
 		}
 		select {

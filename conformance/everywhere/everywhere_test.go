@@ -5,13 +5,14 @@ package everywhere_test
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"log/slog"
-	"net"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	yodeltls "github.com/yodel-rpc/yodel/transport/tls"
 )
 
 // Ask is the request of the methods, and Told is their reply.
@@ -50,6 +51,7 @@ type trial struct {
 	fails    func() error  // returns the error of all methods; nil if they succeed
 	called   func()        // callbacks call it
 	log      *slog.Logger  // of the server; nil if it has none
+	tls      *tls.Config   // of the server; nil if it has none
 	keys     atomic.Int64  // how many idempotency keys were used
 	entered  atomic.Int64  // calls that the client has begun
 	mirrored atomic.Int64  // by another server
@@ -124,10 +126,14 @@ func (tr *trial) answer(ctx context.Context, _ *Ask) (*Told, error) {
 	return &Told{n}, cmp.Or(tr.fail, tr.do())
 }
 
-// serve starts s on loopback, and ends it with the test.
-func serve(t *testing.T, s *yodel.Server) (addr string) {
+// serve starts s on loopback, and ends it with the test. Config is for TLS, and may be nil.
+func serve(t *testing.T, s *yodel.Server, config *tls.Config) (addr string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	transport := yodel.TCP
+	if config != nil {
+		transport = &yodeltls.Transport{Server: config}
+	}
+	l, err := transport.Listen("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -248,7 +248,7 @@ func mirrored(t *testing.T, tr *trial) yodel.Middleware {
 		tr.mirrored.Add(1)
 		return &Told{}, nil
 	})
-	c := yodel.NewClient(yodel.Static(serve(t, copies)), &yodel.ClientOptions{Logger: silent})
+	c := yodel.NewClient(yodel.Static(serve(t, copies, nil)), &yodel.ClientOptions{Logger: silent})
 	t.Cleanup(c.Close)
 	return mirror.To(c, nil)
 }

@@ -87,7 +87,7 @@ func (w *wire) caller(t *testing.T, tr *trial, n int) yodel.Caller {
 	if w.dial != nil {
 		return w.dial(t, tr)
 	}
-	o, to := tr.client, serve(t, tr.server)
+	o, to := tr.client, serve(t, tr.server, tr.tls)
 	o.Codec = w.codec
 	if o.Logger == nil {
 		o.Logger = silent
@@ -128,7 +128,7 @@ func dialPeer(t *testing.T, tr *trial) yodel.Caller {
 		connected <- p
 		return nil
 	}})
-	c := yodel.NewClient(yodel.Static(serve(t, caller)), &yodel.ClientOptions{Server: tr.server, Logger: silent})
+	c := yodel.NewClient(yodel.Static(serve(t, caller, nil)), &yodel.ClientOptions{Server: tr.server, Logger: silent})
 	t.Cleanup(c.Close)
 	if err := c.Ready(t.Context()); err != nil {
 		t.Fatal(err)
@@ -144,7 +144,7 @@ type poster struct {
 
 func dialHTTP(t *testing.T, tr *trial) yodel.Caller {
 	t.Helper()
-	p := &poster{&std.Client{Transport: &std.Transport{}}, "http://" + serve(t, tr.server)}
+	p := &poster{&std.Client{Transport: &std.Transport{}}, "http://" + serve(t, tr.server, nil)}
 	t.Cleanup(p.client.CloseIdleConnections)
 	return p
 }

@@ -4,6 +4,7 @@ package http_test
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"log/slog"
 	std "net/http"
@@ -121,6 +122,45 @@ func TestUserCodeOfRoutesCannotEndTheConnection(t *testing.T) {
 				}
 				if lines := strings.Count(log.String(), "a secret"); how == "panics" && lines != 1 {
 					t.Errorf("the log has %d lines: %s", lines, log.String())
+				}
+			})
+		}
+	}
+}
+
+// A handler of requests that are no calls can end its own request only.
+func TestHandlersOfOtherRequestsCannotEndTheServer(t *testing.T) {
+	t.Parallel()
+	for how, harm := range map[string]func(){"panics": func() { panic("a secret") }, "exits": runtime.Goexit} {
+		for _, h2 := range []bool{false, true} {
+			t.Run(fmt.Sprint(how, "/HTTP 2 ", h2), func(t *testing.T) {
+				t.Parallel()
+				log := new(lockedBuffer)
+				s := newSite(t, &http.Options{
+					Handler: std.HandlerFunc(func(std.ResponseWriter, *std.Request) { harm() }),
+					Logger:  slog.New(slog.NewTextHandler(log, nil)),
+				}, yodel.ServerOptions{MaxOpen: 4})
+				caller := client(t, h2)
+				const requests = 6 // more than may be open
+				for range requests {
+					reply, err := caller.Get("http://" + s.addr + "/page")
+					if err == nil {
+						var body []byte
+						body, err = io.ReadAll(reply.Body)
+						_ = reply.Body.Close()
+						if strings.Contains(string(body), "secret") || err == nil && reply.StatusCode == std.StatusOK {
+							t.Errorf("got %s %s", reply.Status, body)
+						}
+					}
+				}
+				reply, err := caller.Post("http://"+s.addr+"/"+string(echo), "application/json", strings.NewReader(`{"text":"b"}`))
+				must(t, err)
+				defer reply.Body.Close()
+				if reply.StatusCode != std.StatusOK {
+					t.Errorf("afterwards: got %s", reply.Status)
+				}
+				if lines := strings.Count(log.String(), "panicked"); how == "panics" && lines != requests {
+					t.Errorf("the log has %d lines, want one for each request: %s", lines, log.String())
 				}
 			})
 		}

@@ -23,7 +23,7 @@ func openDubbo(t *testing.T, addr, application string, o nacos.Options) *nacos.D
 }
 
 // Instances come, change and go, in the records of interfaces and of applications.
-func TestDubbo(t *testing.T) {
+func TestDubbo(t *testing.T) { //nolint:tparallel // as in TestRegistry
 	t.Parallel()
 	s := realserver.Nacos(t)
 	t.Run("version 3", func(t *testing.T) { testDubbo(t, s.Addr, nacos.Options{}) })

@@ -76,7 +76,7 @@ func (r *recorder) expire(t *testing.T, by *nacos.Registry) {
 	}
 }
 
-func TestRegistry(t *testing.T) {
+func TestRegistry(t *testing.T) { //nolint:tparallel // its parts trouble one server in turn
 	t.Parallel()
 	server := realserver.Nacos(t)
 	network := realserver.Between(t, server.Addr)
