@@ -115,6 +115,9 @@ func (p *parsed) file(path string) (*ast.File, error) {
 // for each of them takes minutes, so CI checks the types, and make before-end builds.
 func TestRootBuildsForOtherPlatforms(t *testing.T) {
 	t.Parallel()
+	if raceEnabled {
+		t.Skip("it takes five times as long, and make test-timing runs it")
+	}
 	found := readRepository(t)
 	others := platforms(t, "PLATFORMS", "PROCESSORS")
 	if len(others) < 4 {
