@@ -69,9 +69,9 @@ func Line(lines *bufio.Scanner, what string, processes ...*os.Process) (string, 
 
 // Value returns the next value of ch, or ends the test after Patience. What describes the value in
 // the error.
-func Value[T any](t testing.TB, ch <-chan T, what string, processes ...*os.Process) (value T) {
+func Value[T any](t testing.TB, ch <-chan T, what string) (value T) {
 	t.Helper()
-	if err := Within(Patience, what, func() { value = <-ch }, processes...); err != nil {
+	if err := Within(Patience, what, func() { value = <-ch }); err != nil {
 		t.Fatal(err)
 	}
 	return value
