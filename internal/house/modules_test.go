@@ -4,6 +4,7 @@ package house
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -83,6 +84,31 @@ func requirementFaults(in folder, modules []string, goMod string) []string {
 	return faults
 }
 
+// versionFaults wants the modules that are released to require one version of each other module.
+// What they share is then compiled once, in the workspace and alone, and tested in the versions
+// that a user of one module gets. texts has the go.mod of each folder.
+func versionFaults(texts map[string]string) []string {
+	var faults []string
+	type requirement struct{ folder, version string }
+	first := make(map[string]requirement)
+	for _, folder := range slices.Sorted(maps.Keys(texts)) {
+		for _, words := range directives(texts[folder]) {
+			if words[0] != "require" {
+				continue
+			}
+			at, seen := first[words[1]]
+			switch {
+			case !seen:
+				first[words[1]] = requirement{folder, words[2]}
+			case at.version != words[2]:
+				faults = append(faults, fmt.Sprintf("%s/go.mod requires %s %s, and %s/go.mod %s: want the newer in both",
+					folder, words[1], words[2], at.folder, at.version))
+			}
+		}
+	}
+	return faults
+}
+
 // moduleOf returns the folder of the module that a folder belongs to: the nearest go.mod above it.
 func moduleOf(folder string, modules []string) string {
 	for folder != "." && !slices.Contains(modules, folder) {
@@ -109,6 +135,7 @@ func TestModulesRequireWhatTheyImport(t *testing.T) {
 }
 
 func TestModulesCanBeReleased(t *testing.T) {
+	texts := make(map[string]string)
 	for _, folder := range readRepository(t).modules {
 		if !isReleased(folder) {
 			continue
@@ -117,8 +144,10 @@ func TestModulesCanBeReleased(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		texts[folder] = text
 		report(t, moduleFaults(folder, text))
 	}
+	report(t, versionFaults(texts))
 }
 
 func TestWorkspaceListsEveryModule(t *testing.T) {
@@ -155,6 +184,8 @@ func TestModuleRulesCatchViolations(t *testing.T) {
 		{"plug-in that does not require the root", requirementFaults(importing("codec/a", "a.go", module+"/codec/b"), modules, ""), true},
 		{"third party", requirementFaults(importing("codec/a", "a.go", "a.org/b/c"), modules, "require a.org/b v1.0.0\n"), false},
 		{"third party that is not required", requirementFaults(importing("codec/a", "a.go", "a.org/bc"), modules, "require a.org/b v1.0.0\n"), true},
+		{"one version", versionFaults(map[string]string{"a": "require a.org/b v1.0.0\n", "b": "require (\n\ta.org/b v1.0.0 // indirect\n)\n"}), false},
+		{"two versions", versionFaults(map[string]string{"a": "require a.org/b v1.0.0\n", "b": "require (\n\ta.org/b v1.1.0 // indirect\n)\n"}), true},
 		{"bench in the workspace", workFaults("use .\nuse ./bench\n", []string{".", "bench"}), true},
 	}
 	for _, test := range tests {
