@@ -72,7 +72,7 @@ console: ## build the front end of the console, which is embedded and committed:
 	cd console/web && npm ci --ignore-scripts --no-audit --no-fund && npm run check && npm run build
 
 microbench: ## run the root's benchmarks: BENCH is a pattern, BENCHTIME how long each runs
-	go test -run='^$$' -bench='$(BENCH)' -benchtime=$(BENCHTIME) -benchmem .
+	go test -run='^$$' -bench='$(BENCH)' -benchtime=$(BENCHTIME) -benchmem -timeout=$(LIMIT) .
 
 bench: ## measure yodel beside other frameworks for Go, in under 10 minutes: bench/README.md
 	cd bench && go run .

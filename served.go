@@ -76,7 +76,7 @@ type foreignCall struct {
 	messages foreignStream // of v.Stream
 	bytes    int           // admitted bytes of the request, of the expected reply and their cost
 	sent     int           // bytes of the reply
-	hidden   uint64        // the number in the log of the error that the caller does not see
+	hidden   string        // where the text of the error is that the caller does not see; empty if it sees it
 }
 
 // A foreignContext is the context of a handler.
@@ -355,10 +355,10 @@ func (in *foreignCall) hide(told *Error) {
 		told.Code, told.Message = Internal, "the call failed"
 	}
 	told.ID, told.Details = "", nil
-	if in.hidden == 0 {
+	if in.hidden == "" {
 		in.hidden = in.server.noteHidden(in.call.Method, err)
 	}
-	told.Message = fmt.Sprintf("%s: %s; see hidden error %d in the server's log", in.call.Method, told.Message, in.hidden)
+	told.Message = fmt.Sprintf("%s: %s; %s", in.call.Method, told.Message, in.hidden)
 }
 
 // transient reports whether a code says that the same call may succeed later. Such a code of an

@@ -783,12 +783,13 @@ func asError(err error) *Error {
 	return e
 }
 
-// noteHidden logs an error that a caller does not see, and returns the number by which the caller
-// can name it.
-func (s *Server) noteHidden(method string, err error) uint64 {
+// noteHidden logs an error that a caller does not see, and returns where its text is.
+func (s *Server) noteHidden(method string, err error) (where string) {
 	n := s.hidden.Add(1)
-	s.peerLines.Warn(loglimit.Hidden, func() []any { return []any{"hidden error", n, "method", method, "err", err} })
-	return n
+	if !s.peerLines.Warn(loglimit.Hidden, func() []any { return []any{"hidden error", n, "method", method, "err", err} }) {
+		return "the server's log has some of the other errors of this time"
+	}
+	return fmt.Sprintf("see hidden error %d in the server's log", n)
 }
 
 // panicked logs a handler's panic and returns the error for the caller, which contains no details

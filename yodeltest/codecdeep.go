@@ -30,10 +30,12 @@ type (
 	nestedPointer *nestedPointer
 )
 
-// manyLevels is more than any codec can have on maxStack bytes of stack.
+// manyLevels is more than any codec can have on maxStack bytes of stack. A value of sharedLevels
+// that each lead twice to the next one takes little memory, and no message can hold it.
 const (
-	manyLevels = 1 << 17
-	maxStack   = 16 << 20
+	manyLevels   = 1 << 17
+	maxStack     = 16 << 20
+	sharedLevels = 60
 )
 
 func (x codecTrial) checkDeep() error {
@@ -41,6 +43,7 @@ func (x codecTrial) checkDeep() error {
 	values := ownNested()
 	for _, sample := range x.samples {
 		values = append(values, nestedSamples(reflect.TypeOf(sample).Elem())...)
+		values = append(values, sharedSamples(reflect.TypeOf(sample).Elem())...)
 	}
 	for _, v := range values {
 		b, err := x.Append(nil, v.message)
@@ -72,6 +75,7 @@ func ownNested() []nested {
 	pointer = &pointer
 	var value any
 	value = &value
+	all = append(all, sharedSamples(reflect.TypeFor[nestedValue]())...)
 	return append(all, nested{"a slice in itself", &slice}, nested{"a map in itself", &mapping},
 		nested{"a pointer to itself", &pointer}, nested{"a pointer to an interface with itself", &value})
 }
@@ -102,6 +106,41 @@ func nestedSamples(t reflect.Type) (all []nested) {
 		all = append(all, nested{fmt.Sprintf("a %v with %d levels of %s", t, manyLevels, f.Name), deep.Interface()})
 	}
 	return all
+}
+
+// sharedSamples returns a value of a struct type whose parts are shared: each level leads twice to
+// the next one, by a slice or by two fields. It returns none for a type with neither.
+func sharedSamples(t reflect.Type) []nested {
+	if t.Kind() != reflect.Struct || raceEnabled {
+		return nil
+	}
+	var puts []func(outer, inner reflect.Value)
+	for i := range t.NumField() {
+		f := t.Field(i)
+		put := putter(t, f.Type)
+		switch {
+		case !f.IsExported() || put == nil:
+		case f.Type.Kind() == reflect.Slice:
+			double := func(outer, inner reflect.Value) {
+				put(outer.Field(i), inner)
+				outer.Field(i).Set(reflect.Append(outer.Field(i), outer.Field(i).Index(0)))
+			}
+			puts = []func(outer, inner reflect.Value){double, double}
+		default:
+			puts = append(puts, func(outer, inner reflect.Value) { put(outer.Field(i), inner) })
+		}
+	}
+	if len(puts) < 2 {
+		return nil
+	}
+	shared := reflect.New(t)
+	for range sharedLevels {
+		outer := reflect.New(t)
+		puts[0](outer.Elem(), shared)
+		puts[1](outer.Elem(), shared)
+		shared = outer
+	}
+	return []nested{{fmt.Sprintf("a %v with %d levels that each lead twice to the next", t, sharedLevels), shared.Interface()}}
 }
 
 // putter returns a function that puts the value of type t that p points to into a field of another

@@ -194,9 +194,9 @@ func (gobRPCX) Decode(src []byte, v any) error { return gob.NewDecoder(bytes.New
 
 type gencodeRPCX struct{}
 
-func (gencodeRPCX) Encode(v any) ([]byte, error) { return gencodecodec.Codec.Append(nil, v) }
+func (gencodeRPCX) Encode(v any) ([]byte, error) { return gencodecodec.Trusting.Append(nil, v) }
 
-func (gencodeRPCX) Decode(src []byte, v any) error { return gencodecodec.Codec.Decode(src, v) }
+func (gencodeRPCX) Decode(src []byte, v any) error { return gencodecodec.Trusting.Decode(src, v) }
 
 type vtprotobufRPCX struct{}
 

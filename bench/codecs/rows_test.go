@@ -54,7 +54,7 @@ func rows() []row {
 		{"msgpack", msgpackcodec.Codec, protocol.MsgPack},
 	}
 	generatedMsgp := format{"msgp", msgpackcodec.Codec, protocol.MsgPack}
-	generatedGencode := format{"gencode", gencodecodec.Codec, gencodeOfRPCX}
+	generatedGencode := format{"gencode", gencodecodec.Trusting, gencodeOfRPCX}
 	protobuf := format{"protobuf", protobufcodec.Codec, protocol.ProtoBuffer}
 	vtprotobuf := format{"vtprotobuf", protobufcodec.Codec, vtprotobufOfRPCX}
 

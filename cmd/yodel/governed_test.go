@@ -119,6 +119,7 @@ func TestEveryKindOfRuleMovesProcesses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a minute")
 	}
+	t.Parallel() // it mostly waits for its processes, as the next one does
 	r := newOperator(t)
 	governed.EveryKind(t, r)
 	// The processes still run, and remember the rules.
@@ -134,5 +135,6 @@ func TestRulesExpireAndRollBack(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes half a minute")
 	}
+	t.Parallel()
 	governed.Restarts(t, newOperator(t))
 }

@@ -257,6 +257,7 @@ func (o *operated) run(s *step) string {
 // page, in the order of the page. It compares the command lines of the page with those that it
 // runs. -update writes the outputs on the page.
 func TestOperate(t *testing.T) {
+	t.Parallel() // it mostly waits for what its commands have changed
 	page, err := os.ReadFile(operatePage)
 	if err != nil {
 		t.Fatal(err)

@@ -66,7 +66,8 @@ func loopbackInterface(t *testing.T) string {
 
 // TestRegistries runs the commands on a fleet of two instances in each registry, by its URL. The
 // servers are real ones. The calls are native, by gRPC and by HTTP.
-func TestRegistries(t *testing.T) { //nolint:tparallel // its parts run beside each other, and not beside other tests
+func TestRegistries(t *testing.T) {
+	t.Parallel()
 	for _, r := range registryCases {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel() // they mostly wait for the servers of registries

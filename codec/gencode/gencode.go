@@ -5,15 +5,17 @@
 //
 // The generated methods trust their input. If a method reads beyond the end of the input, it
 // panics, and Decode returns an error. But a method also allocates slices of any length that the
-// input announces, and follows pointers to its own type to any depth. Decode cannot bound this, and
-// it can end the process. Numbers, strings, arrays and structs are safe. Accept types with slices,
-// or with pointers to themselves, only from peers that you trust.
+// input announces, and follows pointers to its own type to any depth. A codec cannot bound this,
+// and it can end the process. So Codec decodes only types without slices, interfaces and pointers
+// to themselves. Trusting decodes all types.
 package gencode
 
 import (
+	"encoding"
 	"fmt"
 	"reflect"
 	"slices"
+	"sync"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/nesting"
@@ -27,8 +29,13 @@ import (
 //	Unmarshal(buf []byte) (uint64, error) // how much of buf it was
 //
 // Encoding a value costs a copy that encoding a pointer does not. Append refuses values that are
-// nested more than 1,000 deep, or contain themselves.
+// nested more than 1,000 deep, or contain themselves. Decode refuses types whose methods could
+// exhaust the memory or the stack.
 var Codec yodel.Codec = codec{}
+
+// Trusting is Codec for peers that the program trusts: it decodes all types. It is called "gencode"
+// too.
+var Trusting yodel.Codec = codec{trusting: true}
 
 type message interface {
 	Size() uint64
@@ -36,7 +43,7 @@ type message interface {
 	Unmarshal(buf []byte) (uint64, error)
 }
 
-type codec struct{}
+type codec struct{ trusting bool }
 
 // nested is for Marshal, which follows pointers by recursion.
 var nested nesting.Rules
@@ -60,10 +67,13 @@ func (codec) Append(dst []byte, v any) ([]byte, error) {
 	return append(dst, b...), nil
 }
 
-func (codec) Decode(src []byte, v any) (err error) {
+func (c codec) Decode(src []byte, v any) (err error) {
 	m, ok := v.(message)
 	if !ok || reflect.ValueOf(v).IsNil() {
 		return notMessage(v)
+	}
+	if err := c.CheckType(reflect.TypeOf(v)); err != nil {
+		return fmt.Errorf("gencode: decode %T: %w", v, err)
 	}
 	defer func() {
 		if p := recover(); p != nil {
@@ -79,6 +89,50 @@ func (codec) Decode(src []byte, v any) (err error) {
 		return fmt.Errorf("gencode: decode %T: the message has %d bytes, not %d", v, n, len(src))
 	}
 	return nil
+}
+
+// CheckType returns why values of type t are not decoded.
+func (c codec) CheckType(t reflect.Type) error {
+	if c.trusting {
+		return nil
+	}
+	why, ok := unsafeTypes.Load(t)
+	if !ok {
+		why = unbounded(t, nil)
+		unsafeTypes.Store(t, why)
+	}
+	if why != "" {
+		return fmt.Errorf("it has %s, whose size only the peer decides: use gencode.Trusting if you trust your peers", why)
+	}
+	return nil
+}
+
+// unsafeTypes has why values of a type are not decoded, a string by reflect.Type.
+var unsafeTypes sync.Map
+
+// unbounded returns the part of a type whose size the input decides. It is empty if there is none.
+// Around are the types in which t is.
+func unbounded(t reflect.Type, around []reflect.Type) string {
+	if reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.BinaryUnmarshaler]()) {
+		return "" // such as a time.Time, which gets a number of bytes that its type decides
+	}
+	if slices.Contains(around, t) {
+		return fmt.Sprintf("%v in itself", t)
+	}
+	around = append(around, t)
+	switch t.Kind() {
+	case reflect.Slice, reflect.Interface, reflect.Map:
+		return t.String()
+	case reflect.Pointer, reflect.Array:
+		return unbounded(t.Elem(), around)
+	case reflect.Struct:
+		for f := range t.Fields() {
+			if why := unbounded(f.Type, around); why != "" {
+				return why
+			}
+		}
+	}
+	return ""
 }
 
 // toMessage returns v, or a pointer to a copy of it.

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/yodel-rpc/yodel/codec/gencode"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -157,6 +158,48 @@ func TestErrorsOfMethodsArePassedOn(t *testing.T) {
 	}
 	if err := gencode.Codec.Decode(nil, f); !errors.Is(err, want) {
 		t.Errorf("Decode: got error %v, want %v", err, want)
+	}
+}
+
+// A roster and a link are types whose generated methods would allocate what the input announces, or
+// follow it to any depth.
+type (
+	roster struct {
+		fixed
+
+		Names []string
+	}
+	link struct {
+		fixed
+
+		Next *link
+	}
+	sealed struct {
+		fixed
+
+		Any any
+	}
+	booked struct {
+		fixed
+
+		At    time.Time
+		Seats *[2]string
+	}
+)
+
+// Types whose size only the input decides are decoded only by Trusting.
+func TestTypesOfAnySizeNeedTrust(t *testing.T) {
+	decoded := fixed{unmarshal: func([]byte) (uint64, error) { return 0, nil }}
+	for name, v := range map[string]any{"[]string": &roster{fixed: decoded}, "link in itself": &link{fixed: decoded}, "interface": &sealed{fixed: decoded}} {
+		if err := gencode.Codec.Decode(nil, v); err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "gencode.Trusting") {
+			t.Errorf("%T: the error is %v, want one that names %s and gencode.Trusting", v, err, name)
+		}
+		if err := gencode.Trusting.Decode(nil, v); err != nil {
+			t.Errorf("%T with Trusting: %v", v, err)
+		}
+	}
+	if err := gencode.Codec.Decode(nil, &booked{fixed: decoded}); err != nil {
+		t.Errorf("a type of bounded size: %v", err)
 	}
 }
 

@@ -291,3 +291,17 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+type lists []lists
+
+// Lists that are shared have more parts than a message can hold. Objects and maps that are shared
+// are encoded once.
+func TestSharedListsAreCounted(t *testing.T) {
+	var l lists
+	for range 30 {
+		l = lists{l, l}
+	}
+	if _, err := hessian2.Codec.Append(nil, &l); err == nil || !strings.Contains(err.Error(), "more than 16777216 parts") {
+		t.Errorf("the error is %v, want that there are too many parts", err)
+	}
+}

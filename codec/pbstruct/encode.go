@@ -9,12 +9,15 @@ import (
 	"reflect"
 	"time"
 	"unicode/utf8"
+
+	"github.com/yodel-rpc/yodel/internal/nesting"
 )
 
 // An encoder appends values to b.
 type encoder struct {
 	b     []byte
 	depth int
+	parts int // messages so far
 }
 
 // content appends the fields of a message.
@@ -189,6 +192,9 @@ func (e *encoder) value(s *shape, v reflect.Value) error {
 	}
 	if e.depth++; e.depth >= maxDepth {
 		return errTooDeep
+	}
+	if e.parts++; e.parts > nesting.MaxParts {
+		return nesting.TooMany(nesting.MaxParts)
 	}
 	start := e.open()
 	if err := e.content(s, v); err != nil {

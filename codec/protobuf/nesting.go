@@ -32,44 +32,51 @@ func checkNesting(v any) error {
 		}
 		return nil
 	}
-	if path, ok := tooDeep(r, 1); ok {
-		return fmt.Errorf("protobuf: %s%s: %w", r.Descriptor().FullName(), path, nesting.TooDeep(nesting.Max))
+	var w walk
+	if err := w.message(r, 1); err != nil {
+		return fmt.Errorf("protobuf: %s%s: %w", r.Descriptor().FullName(), w.path, err)
 	}
 	return nil
 }
 
-// tooDeep reports whether a message, which is the depth-th of those around it and itself, contains
-// messages that are nested too deep. The path names the fields that lead to them.
-func tooDeep(m protoreflect.Message, depth int) (path string, found bool) {
+// A walk looks for messages that are nested too deep, or are too many.
+type walk struct {
+	messages int
+	path     string // of an error: the fields that lead to its message
+}
+
+// message walks m, which is the depth-th of those around it and itself.
+func (w *walk) message(m protoreflect.Message, depth int) (err error) {
 	if depth > nesting.Max {
-		return "", true
+		return nesting.TooDeep(nesting.Max)
+	}
+	if w.messages++; w.messages > nesting.MaxParts {
+		return nesting.TooMany(nesting.MaxParts)
 	}
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch {
-		case f.Message() == nil:
+		case f.Message() == nil, f.IsMap() && f.MapValue().Message() == nil:
 		case f.IsMap():
-			if f.MapValue().Message() != nil {
-				v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
-					path, found = tooDeep(v.Message(), depth+1)
-					return !found
-				})
-			}
+			v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
+				err = w.message(v.Message(), depth+1)
+				return err == nil
+			})
 		case f.IsList():
-			for i := 0; i < v.List().Len() && !found; i++ {
-				path, found = tooDeep(v.List().Get(i).Message(), depth+1)
+			for i := 0; i < v.List().Len() && err == nil; i++ {
+				err = w.message(v.List().Get(i).Message(), depth+1)
 			}
 		default:
-			path, found = tooDeep(v.Message(), depth+1)
+			err = w.message(v.Message(), depth+1)
 		}
 		switch {
-		case found && depth <= shown:
-			path = "." + string(f.Name()) + path
-		case found && depth == shown+1:
-			path = "…"
+		case err != nil && depth <= shown:
+			w.path = "." + string(f.Name()) + w.path
+		case err != nil && depth == shown+1:
+			w.path = "…"
 		}
-		return !found
+		return err == nil
 	})
-	return path, found
+	return err
 }
 
 // shown is how many fields of a path an error names.

@@ -8,6 +8,7 @@ import (
 	"math"
 	"reflect"
 
+	"github.com/yodel-rpc/yodel/internal/nesting"
 	"github.com/yodel-rpc/yodel/internal/thriftwire"
 )
 
@@ -16,6 +17,7 @@ type encoder struct {
 	format thriftwire.Format
 	b      []byte
 	depth  int
+	parts  int // structs and containers so far
 }
 
 var (
@@ -60,6 +62,9 @@ func (e *encoder) value(s *shape, v reflect.Value) error {
 	default:
 		if e.depth++; e.depth > thriftwire.MaxDepth {
 			return thriftwire.ErrTooDeep
+		}
+		if e.parts++; e.parts > nesting.MaxParts {
+			return nesting.TooMany(nesting.MaxParts)
 		}
 		err := e.nested(s, v)
 		e.depth--

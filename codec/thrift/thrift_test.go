@@ -388,3 +388,19 @@ func BenchmarkCodec(b *testing.B) {
 		}
 	}
 }
+
+// A fork leads twice to the next one.
+type fork struct {
+	Next []*fork `thrift:"1"`
+}
+
+// A value whose parts are shared has more of them than a message can hold.
+func TestSharedPartsAreCounted(t *testing.T) {
+	f := &fork{}
+	for range 30 {
+		f = &fork{[]*fork{f, f}}
+	}
+	if _, err := thrift.Codec.Append(nil, f); err == nil || !strings.Contains(err.Error(), "more than 16777216 parts") {
+		t.Errorf("the error is %v, want that there are too many parts", err)
+	}
+}

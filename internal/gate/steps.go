@@ -168,10 +168,13 @@ func finish(out io.Writer, steps []step, took time.Duration, outcomes []outcome)
 		printf(out, "%-14s %7.0f %7.0f  %s\n", s.name, s.took.Seconds(), s.bound.Seconds(), result)
 	}
 	result := "ok"
-	if took > 2*bound {
+	switch {
+	case took > 2*bound:
 		result, err = "failed: more than twice its bound", errReported
-	} else if err != nil {
+	case err != nil:
 		result = "failed"
+	case took > bound:
+		result = "slow"
 	}
 	printf(out, "%-14s %7.0f %7.0f  %s\n", "all", took.Seconds(), bound.Seconds(), result)
 	if len(outcomes) > 0 {

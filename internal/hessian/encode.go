@@ -9,6 +9,8 @@ import (
 	"reflect"
 	"slices"
 	"time"
+
+	"github.com/yodel-rpc/yodel/internal/nesting"
 )
 
 // Append appends the encoding of v to b, as a stream of its own.
@@ -118,7 +120,9 @@ func (e *encoder) list(v reflect.Value, depth int) error {
 	case v.Len() > math.MaxInt32:
 		return fmt.Errorf("hessian: a list has %d elements", v.Len())
 	}
-	e.objects++
+	if e.objects++; e.objects > nesting.MaxParts { // lists are not encoded as references, as other objects are
+		return nesting.TooMany(nesting.MaxParts)
+	}
 	e.b = appendLength(e.b, int64(v.Len()))
 	for i := range v.Len() {
 		if err := e.value(v.Index(i), depth+1); err != nil {

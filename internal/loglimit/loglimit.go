@@ -54,11 +54,12 @@ type Lines struct {
 }
 
 // Warn logs a line, unless there were too many of its kind. It calls attrs only for a line that it
-// logs.
-func (p *Lines) Warn(kind Kind, attrs func() []any) {
-	if p.admit(kind) {
+// logs, and reports whether it did.
+func (p *Lines) Warn(kind Kind, attrs func() []any) (logged bool) {
+	if logged = p.admit(kind); logged {
 		p.Log.Warn(texts[kind], attrs()...)
 	}
+	return logged
 }
 
 func (p *Lines) admit(kind Kind) bool {

@@ -245,7 +245,7 @@ func (w *walk) value(p *plan, v reflect.Value, depth int) error {
 		return w.tooDeep()
 	}
 	if w.parts++; w.parts > cmp.Or(w.rules.MaxParts, MaxParts) {
-		return fmt.Errorf("it has more than %d parts", w.parts-1)
+		return TooMany(w.parts - 1)
 	}
 	switch v.Kind() {
 	case reflect.Struct:
@@ -308,6 +308,9 @@ func (w *walk) tooDeep() error { return TooDeep(w.max()) }
 func TooDeep(levels int) error {
 	return fmt.Errorf("nested more than %d levels, or it contains itself", levels)
 }
+
+// TooMany returns the error of a value with more parts than most.
+func TooMany(most int) error { return fmt.Errorf("it has more than %d parts", most) }
 
 // A Flat remembers types whose values cannot nest without bound.
 type Flat struct{ types [64]atomic.Uintptr }

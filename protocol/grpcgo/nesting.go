@@ -26,36 +26,40 @@ func checkNesting(m proto.Message) error {
 		flat.Add(m)
 		return nil
 	}
-	if tooDeep(r, 1) {
-		return fmt.Errorf("protobuf: %s: %w", r.Descriptor().FullName(), nesting.TooDeep(nesting.Max))
+	messages := 0
+	if err := walk(r, 1, &messages); err != nil {
+		return fmt.Errorf("protobuf: %s: %w", r.Descriptor().FullName(), err)
 	}
 	return nil
 }
 
-// tooDeep reports whether a message, which is the depth-th of those around it and itself, contains
-// messages that are nested too deep.
-func tooDeep(m protoreflect.Message, depth int) (found bool) {
+// walk returns an error if m, which is the depth-th of those around it and itself, contains
+// messages that are nested too deep, or too many.
+func walk(m protoreflect.Message, depth int, messages *int) (err error) {
 	if depth > nesting.Max {
-		return true
+		return nesting.TooDeep(nesting.Max)
+	}
+	if *messages++; *messages > nesting.MaxParts {
+		return nesting.TooMany(nesting.MaxParts)
 	}
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch {
 		case f.Message() == nil, f.IsMap() && f.MapValue().Message() == nil:
 		case f.IsMap():
 			v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
-				found = tooDeep(v.Message(), depth+1)
-				return !found
+				err = walk(v.Message(), depth+1, messages)
+				return err == nil
 			})
 		case f.IsList():
-			for i := 0; i < v.List().Len() && !found; i++ {
-				found = tooDeep(v.List().Get(i).Message(), depth+1)
+			for i := 0; i < v.List().Len() && err == nil; i++ {
+				err = walk(v.List().Get(i).Message(), depth+1, messages)
 			}
 		default:
-			found = tooDeep(v.Message(), depth+1)
+			err = walk(v.Message(), depth+1, messages)
 		}
-		return !found
+		return err == nil
 	})
-	return found
+	return err
 }
 
 // cyclic reports whether messages of type d can contain messages of their own type. Extensions can
