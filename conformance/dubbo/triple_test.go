@@ -4,7 +4,6 @@ package dubbo_test
 
 import (
 	"context"
-	"errors"
 	"net"
 	"strings"
 	"testing"
@@ -24,7 +23,7 @@ const texts = group + "/com.acme.Texts:" + version
 // upper implements the method of com.acme.Texts.
 func upper(_ context.Context, in *wrapperspb.StringValue) (*wrapperspb.StringValue, error) {
 	if in.GetValue() == "" {
-		return nil, errors.New("no text")
+		return nil, yodel.Errorf(yodel.InvalidArgument, "no text")
 	}
 	return wrapperspb.String(strings.ToUpper(in.GetValue())), nil
 }
