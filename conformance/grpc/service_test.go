@@ -178,7 +178,7 @@ func serveServiceOn(t *testing.T, o *http.Options, l net.Listener) (addr string,
 	t.Helper()
 	server := yodel.NewServer(&yodel.ServerOptions{
 		Codecs: []yodel.Codec{protobuf.Codec, protobuf.JSON}, Compressors: []yodel.Compressor{gzip.Compressor},
-		Protocols: []yodel.Protocol{http.New(o)}, Logger: slog.New(slog.DiscardHandler),
+		Protocols: []yodel.Protocol{http.New(o)}, Logger: slog.New(slog.DiscardHandler), Limits: zeros,
 	})
 	s = new(service)
 	s.register(server)
