@@ -787,7 +787,7 @@ func asError(err error) *Error {
 func (s *Server) noteHidden(method string, err error) (where string) {
 	n := s.hidden.Add(1)
 	if !s.peerLines.Warn(loglimit.Hidden, func() []any { return []any{"hidden error", n, "method", method, "err", err} }) {
-		return "the server's log has some of the other errors of this time"
+		return "the server's log, which was full, has only some errors of these seconds"
 	}
 	return fmt.Sprintf("see hidden error %d in the server's log", n)
 }
