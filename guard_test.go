@@ -929,3 +929,53 @@ func TestPanicsAreLoggedReadably(t *testing.T) {
 		t.Errorf("the log says %s", line)
 	}
 }
+
+// A missing error is a nil pointer in an error, a common mistake: each of its methods panics.
+type missing struct{ text string }
+
+func (e *missing) Error() string { return e.text }
+
+// A flawed resolver fails with such an error, and then names an address.
+type flawed struct {
+	addr   string
+	failed atomic.Bool
+}
+
+// Watch implements yodel.Resolver.
+func (r *flawed) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+	if r.failed.CompareAndSwap(false, true) {
+		var none *missing
+		return none
+	}
+	update([]yodel.Instance{{Addr: r.addr}})
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// The error of a hook whose methods panic refuses one connection, or one attempt of a resolver, and
+// the processes go on.
+func TestNilPointersInErrorsOfHooks(t *testing.T) {
+	t.Parallel()
+	var first atomic.Bool
+	s := newServer(t, &yodel.ServerOptions{Connect: func(context.Context, *yodel.Peer) error {
+		var none *missing
+		if first.CompareAndSwap(false, true) {
+			return none
+		}
+		return nil
+	}})
+	addr := serve(t, s)
+	refused := yodel.NewClient(yodel.Static(addr), nil)
+	defer refused.Close()
+	if err := refused.Call(timely(t), "yodel.Ping", nil, nil); err == nil || !strings.Contains(err.Error(), "the Connect hook panicked") {
+		t.Errorf("the refused client gets %v, want that the hook panicked", err)
+	}
+	c := yodel.NewClient(&flawed{addr: addr}, nil)
+	defer c.Close()
+	ctx := timely(t)
+	for c.Call(ctx, "yodel.Ping", nil, nil) != nil { // until the resolver is asked again
+		if ctx.Err() != nil {
+			t.Fatal("the client does not find the server")
+		}
+	}
+}

@@ -51,15 +51,30 @@ func (g *Guard) Panics() uint64 { return g.panics.Load() }
 var ErrReleased = errors.New("it is not waited for any more")
 
 // Apart calls f on a new goroutine and waits until it returns. It returns the error of f, or an
-// error that says that f panicked or ended its goroutine. The parameter what describes f in that
-// error. If release, which may be nil, is closed first, Apart returns ErrReleased.
+// error that says that f, or a method of its error, panicked or ended its goroutine. The parameter
+// what describes f in that error. If release, which may be nil, is closed first, Apart returns
+// ErrReleased.
 func (g *Guard) Apart(what string, release <-chan struct{}, f func() error) error {
-	ended, err := isolate.Until(release, f, userCode{g, what}.failed)
+	ended, err := isolate.Until(release, func() error { return tried(f()) }, userCode{g, what}.failed)
 	if !ended {
 		return ErrReleased
 	}
 	return err
 }
+
+// tried returns err after it has called the methods that the framework calls of errors, which are
+// user code too. That of a nil pointer in an error, a common mistake, panics.
+func tried(err error) error {
+	if err != nil {
+		_ = err.Error()
+		_ = errors.Is(err, ErrReleased)
+		_, _ = errors.AsType[*attempt](err)
+	}
+	return err
+}
+
+// An attempt is an error that no error wraps.
+type attempt struct{ error }
 
 // A userCode is a function that Apart calls.
 type userCode struct {

@@ -90,6 +90,44 @@ func TestUserCodeBecomesAnErrorAndALogLine(t *testing.T) {
 	}
 }
 
+// A missing error is a nil pointer in an error, and panics in each method.
+type missing struct{ text string }
+
+func (e *missing) Error() string { return e.text }
+
+// A harmfulError does harm in one method.
+type harmfulError struct {
+	at   string
+	harm func()
+}
+
+func (e harmfulError) do(at string) {
+	if e.at == at {
+		e.harm()
+	}
+}
+
+func (e harmfulError) Error() string { e.do("Error"); return "harm" }
+func (e harmfulError) Unwrap() error { e.do("Unwrap"); return nil }
+func (e harmfulError) Is(error) bool { e.do("Is"); return false }
+func (e harmfulError) As(any) bool   { e.do("As"); return false }
+
+func TestMethodsOfErrorsAreUserCode(t *testing.T) {
+	var none *missing
+	all := map[string]error{"a nil pointer": none}
+	for _, at := range []string{"Error", "Unwrap", "Is", "As"} {
+		all[at+" panics"] = harmfulError{at, func() { panic("harm") }}
+		all[at+" exits"] = harmfulError{at, runtime.Goexit}
+	}
+	for name, bad := range all {
+		g, _ := newGuard(slog.LevelInfo)
+		err := g.Apart("a hook", nil, func() error { return bad })
+		if err == nil || !strings.Contains(err.Error(), "a hook ") || g.Panics() != 1 {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
 func TestTheErrorOfUserCodeIsUnchanged(t *testing.T) {
 	g, log := newGuard(slog.LevelDebug)
 	want := errors.New("it fails")
