@@ -15,7 +15,7 @@ FUZZTIME     := 20s
 RACE         :=
 VET          := -vet=all
 P            := 4
-# How long the tests of a package may take.
+# How long the tests of a package may take. Beside those of two others, with the race detector, cmd/yodel may need more.
 LIMIT        := 5m
 
 .DEFAULT_GOAL := help
@@ -38,7 +38,7 @@ test: $(GATE) ## vet and test all that needs no other server, in minutes
 	$(GATE) test $(RACE) $(VET) -p=$(P) -timeout=$(LIMIT) $(if $(YODEL_REAL),work,$$(go list work | grep -Ev '$(SERVED)'))
 
 test-all: servers ## make test with the race detector and real servers: what a change has to pass
-	YODEL_REAL=$(or $(YODEL_REAL),1) $(MAKE) test RACE=-race P=3
+	YODEL_REAL=$(or $(YODEL_REAL),1) $(MAKE) test RACE=-race P=3 LIMIT=10m
 
 # One package at a time is tested; what they need is compiled before, on all processors.
 test-timing: $(GATE) ## test without the race detector, one by one, what judges allocations, memory, time or speed
