@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package everywhere_test
+package everywhere
 
 import (
 	"context"
@@ -14,254 +14,464 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
-	"github.com/yodel-rpc/yodel/middleware/breaker"
-	"github.com/yodel-rpc/yodel/middleware/cache"
-	"github.com/yodel-rpc/yodel/middleware/coalesce"
-	"github.com/yodel-rpc/yodel/middleware/fallback"
-	"github.com/yodel-rpc/yodel/middleware/fault"
-	"github.com/yodel-rpc/yodel/middleware/limit"
-	"github.com/yodel-rpc/yodel/middleware/mirror"
-	"github.com/yodel-rpc/yodel/middleware/once"
+	"github.com/yodel-rpc/yodel/introspect"
+	"github.com/yodel-rpc/yodel/middleware/rate"
 )
 
-var guarantees = []guarantee{
-	{
-		name:    "limit",
-		prepare: closeGate,
-		middleware: func(*testing.T, *trial) yodel.Middleware {
-			return limit.With(&limit.Options{Limit: 4, Queue: 4, Interval: time.Minute})
-		},
-		check:  checkLimit,
-		atOnce: 100,
-	},
-	{
-		name:    "idempotency keys",
-		needs:   func(w *wire) bool { return w.keys },
-		options: func(tr *trial) { tr.options.Keys = once.With(nil) },
-		check:   func(ctx context.Context, tr *trial, c yodel.Caller) error { return checkTwice(ctx, tr, c, "a key") },
-	},
-	{
-		name:       "cache",
-		middleware: func(*testing.T, *trial) yodel.Middleware { return cache.For(time.Minute, string(unary)) },
-		check:      func(ctx context.Context, tr *trial, c yodel.Caller) error { return checkTwice(ctx, tr, c, "") },
-	},
-	{
-		name:    "coalesce",
-		prepare: closeGate,
-		// It is for clients only, and over net/rpc no client can send encoded arguments.
-		needs: func(w *wire) bool { return w.dial == nil && w.name != "net rpc" },
-		options: func(tr *trial) {
-			tr.client.Middleware = append(tr.client.Middleware, coalesce.Calls(string(unary)))
-		},
-		check: checkCoalesce,
-	},
-	{
-		name:    "fallback",
-		prepare: func(tr *trial) { tr.fail = yodel.Errorf(yodel.Unavailable, "not now") },
-		middleware: func(*testing.T, *trial) yodel.Middleware {
-			// A client learns the code of an error as the wire carries it.
-			return fallback.With(&fallback.Options{Reply: &Told{-1}, Codes: []yodel.Code{yodel.Unavailable, yodel.Unknown}})
-		},
-		check: func(ctx context.Context, _ *trial, c yodel.Caller) error { return checkReply(ctx, c, -1) },
-	},
-	{name: "mirror", middleware: mirrored, check: checkMirror},
-	{
-		name: "breaker",
-		options: func(tr *trial) {
-			tr.client.EndpointMiddleware = []yodel.EndpointMiddleware{breaker.With(&breaker.Options{Errors: 1, Slow: 1, Open: time.Hour})}
-		},
-		needs: func(w *wire) bool { return w.dial == nil },
-		check: checkBreaker,
-	},
-	{
-		name: "fault",
-		middleware: func(t *testing.T, _ *trial) yodel.Middleware {
-			var i fault.Injector
-			if err := i.Set(fault.Rule{Name: "all", Code: yodel.DataLoss}); err != nil {
-				t.Fatal(err)
-			}
-			return i.Calls
-		},
-		check: func(ctx context.Context, tr *trial, c yodel.Caller) error {
-			if err := checkReply(ctx, c, 1); err == nil || tr.executed.Load() != 0 {
-				return errors.Join(err, fmt.Errorf("the call should fail; the method was executed %d times", tr.executed.Load()))
-			}
-			return nil
-		},
-	},
-	{
-		name: "hidden errors",
-		prepare: func(tr *trial) {
-			tr.fail = fmt.Errorf("read /etc/secret: %w", yodel.Errorf(yodel.NotFound, "no such user"))
-		},
-		options: func(tr *trial) { tr.options.HideErrors = true },
-		needs: func(w *wire) bool {
-			return slices.Contains([]string{"JSON-RPC 2", "JSON-RPC 1", "net rpc", "rpcx", "Thrift", "Dubbo"}, w.name)
-		},
-		check: checkHidden,
-	},
-	{
-		name:       "a user's middleware",
-		middleware: func(*testing.T, *trial) yodel.Middleware { return answer(string(unary), &Told{99}) },
-		check:      func(ctx context.Context, _ *trial, c yodel.Caller) error { return checkReply(ctx, c, 99) },
-	},
+// What the framework itself promises holds over every wire.
+func TestGuaranteesOverEveryWire(t *testing.T) {
+	t.Attr("rerun", "never")
+	Hold(t, frameworkGuarantees)
 }
 
-// closeGate makes Unary wait, and counts the calls of the client.
-func closeGate(tr *trial) {
-	tr.gate = make(chan struct{})
-	tr.client.Middleware = []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
-		return func(ctx context.Context, call *yodel.Call) error {
-			tr.entered.Add(1)
-			return next(ctx, call)
-		}
-	}}
-}
-
-// answer answers the unary calls of a method itself.
-func answer(method string, reply *Told) yodel.Middleware {
-	return func(next yodel.Handler) yodel.Handler {
-		return func(ctx context.Context, call *yodel.Call) error {
-			name := strings.ReplaceAll(call.Method, "/", ".") // over HTTP, a method that does not exist has the name of its path
-			if name != method || call.Streams() {
-				return next(ctx, call)
+var frameworkGuarantees = []Guarantee{
+	{
+		Name: "deadline", Lacks: lacksDeadline,
+		Prepare: func(tr *Trial) {
+			tr.observe = func(ctx context.Context) {
+				deadline, _ := ctx.Deadline()
+				tr.deadline.Store(deadline)
 			}
-			e, err := (&yodel.Call{Method: call.Method, Args: reply, Codec: call.Encoding()}).Encode()
-			if err != nil {
+		},
+		Check: checkDeadline,
+	},
+	{Name: "cancel", Lacks: lacksCancel, Prepare: closeGate, Check: checkCancel},
+	{
+		Name: "a caller that leaves", Prepare: closeGate,
+		Lacks: func(w *Wire, _ Shape) string {
+			if w.dial != nil {
+				return "the caller is no client that could be closed"
+			}
+			return ""
+		},
+		Check: checkLeave,
+	},
+	{Name: "codes of errors", Lacks: lacksCodes, Prepare: failWith(absent), Check: checkCode},
+	{Name: "texts of errors", Prepare: failWith(absent), Check: checkText},
+	{Name: "details of errors", Lacks: lacksDetails, Prepare: failWith(absent), Check: checkDetails},
+	{
+		Name: "not processed", Lacks: lacksNotProcessed, Prepare: failIfBad,
+		Server: maker(func(*testing.T, *Trial) yodel.Middleware {
+			return rate.With(&rate.Limit{PerSecond: 1e-3, Burst: 1, Name: "one"})
+		}).server,
+		Check: checkNotProcessed,
+	},
+	{
+		Name: "MaxOpen", Prepare: closeGate, AtOnce: 10,
+		Server: func(_ *testing.T, tr *Trial) { tr.Options.MaxOpen = 2 },
+		Check:  checkMaxOpen,
+	},
+	{
+		Name:   "MaxMessage",
+		Server: func(_ *testing.T, tr *Trial) { tr.Options.Limits.MaxMessage = 64 << 10 },
+		Check: func(ctx context.Context, c *Cell) error {
+			c.pad = strings.Repeat("x", 128<<10)
+			if err := c.refuses(ctx, yodel.ResourceExhausted); err != nil {
 				return err
 			}
-			return call.Answer(e)
-		}
-	}
-}
-
-// call makes one call of Unary.
-func call(ctx context.Context, c yodel.Caller, key string) (int64, error) {
-	var told Told
-	err := c.Do(ctx, &yodel.Call{Method: string(unary), Args: &Ask{1}, Reply: &told, IdempotencyKey: key})
-	return told.N, err
-}
-
-func checkReply(ctx context.Context, c yodel.Caller, want int64) error {
-	if got, err := call(ctx, c, ""); err != nil || got != want {
-		return errors.Join(err, fmt.Errorf("the reply is %d, want %d", got, want))
-	}
-	return nil
-}
-
-// checkTwice wants two equal calls to be executed once.
-func checkTwice(ctx context.Context, tr *trial, c yodel.Caller, key string) error {
-	for range 2 {
-		if got, err := call(ctx, c, key); err != nil || got != 1 {
-			return errors.Join(err, fmt.Errorf("the reply is %d, want that of the first call", got))
-		}
-	}
-	if n := tr.executed.Load(); n != 1 {
-		return fmt.Errorf("two equal calls were executed %d times", n)
-	}
-	return nil
-}
-
-// atOnce makes n calls at once, and returns how many of them have failed until now.
-func atOnce(ctx context.Context, c yodel.Caller, n int) (failed *atomic.Int64, wait func()) {
-	failed = new(atomic.Int64)
-	var all sync.WaitGroup
-	for range n {
-		all.Go(func() {
-			if _, err := call(ctx, c, ""); err != nil {
-				failed.Add(1)
+			c.pad = ""
+			return c.replies(ctx, 1)
+		},
+	},
+	{
+		Name: "MaxMemory", Prepare: closeGate, AtOnce: 20,
+		Lacks: func(w *Wire, shape Shape) string {
+			switch {
+			case w.oneAtATime:
+				return "the limit of a connection, which carries one call here, does not matter"
+			case shape == Upload || shape == Duplex:
+				return "a message of a stream counts until the method has it"
 			}
-		})
-	}
-	return failed, all.Wait
-}
-
-// checkHidden wants the caller to see what was written for callers, and nothing else.
-func checkHidden(ctx context.Context, _ *trial, c yodel.Caller) error {
-	_, err := call(ctx, c, "")
-	if err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "no such user") {
-		return fmt.Errorf("the error is %w, want only what Errorf has made", err)
-	}
-	return nil
-}
-
-// Clients in yodel's own protocol and callers in the process get all texts, because they belong to
-// the program.
-func TestErrorsAreNotHiddenFromOwnCallers(t *testing.T) {
-	for i := range wires {
-		w := &wires[i]
-		if !slices.Contains([]string{"yodel", "in process", "server to client"}, w.name) {
-			continue
-		}
-		t.Run(w.name, func(t *testing.T) {
-			tr := &trial{fail: errors.New("read /etc/secret")}
-			tr.options.HideErrors = true
-			tr.start()
-			if _, err := call(t.Context(), w.caller(t, tr, 1), ""); err == nil || !strings.Contains(err.Error(), "/etc/secret") {
-				t.Errorf("the error is %v, want its whole text", err)
+			return ""
+		},
+		Server: func(_ *testing.T, tr *Trial) { tr.Options.Limits.MaxMemory = 8 << 20 },
+		Check:  checkMaxMemory,
+	},
+	{Name: "fair share", Prepare: prepareShares, Lacks: lacksOwnConnection, Check: checkShares},
+	{
+		Name: "metadata", Lacks: lacksMetadata,
+		Prepare: func(tr *Trial) {
+			tr.observe = func(ctx context.Context) {
+				call := yodel.CallFrom(ctx)
+				tr.metadata.Store(call.Metadata["tenant-of"])
 			}
-		})
+		},
+		Check: checkMetadata,
+	},
+	{Name: "order", Only: "streams are not ordered", Lacks: lacksOrder, Check: checkOrder},
+	{
+		Name: "drain", Servers: 2, Lacks: lacksDrain,
+		Prepare: func(tr *Trial) { tr.act = func() { <-time.After(5 * time.Millisecond) } }, // so that calls run when the shutdown begins
+		Check:   checkDrain,
+	},
+	{Name: "statistics", Check: checkStatistics},
+	{Name: "samples", Prepare: failIfBad, Check: checkSamples},
+	{Name: "live data", Server: func(_ *testing.T, tr *Trial) { tr.Options.Diagnostics = true }, Check: checkLive},
+}
+
+// absent is an error of a handler with everything that a wire can carry.
+var absent = &yodel.Error{
+	Code: yodel.NotFound, Message: "there is no such thing",
+	Details: []yodel.Detail{{Type: "all.Missing", Value: []byte("what is missing")}},
+}
+
+// failWith makes the methods fail unless it is a control.
+func failWith(err error) func(tr *Trial) {
+	return func(tr *Trial) {
+		tr.fail = func(int) error {
+			if tr.Control {
+				return errors.New("something else")
+			}
+			return err
+		}
 	}
 }
 
-// checkLimit wants 4 of 100 calls to run at once, 4 to wait, and the rest to be refused.
-func checkLimit(ctx context.Context, tr *trial, c yodel.Caller) error {
-	refused, wait := atOnce(ctx, c, 100)
-	err := until(ctx, func() bool { return tr.running.Load() > 4 || refused.Load() >= 92 && tr.running.Load() == 4 })
-	close(tr.gate)
-	wait()
-	if peak, n, failed := tr.peak.Load(), tr.executed.Load(), refused.Load(); err != nil || peak != 4 || n != 8 || failed != 92 {
-		return errors.Join(err, fmt.Errorf("%d calls ran at once, %d in all, %d failed, want 4, 8 and 92", peak, n, failed))
+func lacksDeadline(w *Wire, _ Shape) string {
+	if w.deadline {
+		return ""
 	}
-	return nil
+	return "the protocol has no place for it"
 }
 
-// checkCoalesce wants calls that arrive while an equal one runs to share its execution.
-func checkCoalesce(ctx context.Context, tr *trial, c yodel.Caller) error {
-	const calls = 10
-	failed, wait := atOnce(ctx, c, calls)
-	err := until(ctx, func() bool { return tr.entered.Load() == calls && tr.running.Load() > 0 })
-	close(tr.gate)
-	wait()
-	if n := tr.executed.Load(); err != nil || n >= calls || failed.Load() > 0 {
-		return errors.Join(err, fmt.Errorf("%d calls at once were executed %d times, %d failed", calls, n, failed.Load()))
+func lacksCancel(w *Wire, _ Shape) string {
+	if w.cancels {
+		return ""
 	}
-	return nil
+	return "the protocol cannot cancel a call: the context of its method ends with the connection"
 }
 
-// checkBreaker wants a call to be refused after a slow one.
-func checkBreaker(ctx context.Context, tr *trial, c yodel.Caller) error {
-	if err := checkReply(ctx, c, 1); err != nil {
+func lacksDetails(w *Wire, _ Shape) string {
+	if w.details {
+		return ""
+	}
+	return "the protocol has no place for them"
+}
+
+func lacksNotProcessed(w *Wire, _ Shape) string {
+	if w.notProcessed {
+		return ""
+	}
+	return "the protocol has no place for it"
+}
+
+func checkDeadline(ctx context.Context, c *Cell) error {
+	var like yodel.Call
+	if !c.Control {
+		like.Deadline = time.Now().Add(time.Hour)
+	}
+	if _, err := c.Call(context.WithoutCancel(ctx), like); err != nil { // the deadline of a context travels too
 		return err
 	}
-	if _, err := call(ctx, c, ""); err == nil || tr.executed.Load() != 1 {
-		return errors.Join(err, fmt.Errorf("a slow call did not open the breaker: %d calls were executed", tr.executed.Load()))
+	got, _ := c.deadline.Load().(time.Time)
+	if left := time.Until(got); left < 59*time.Minute || left > time.Hour {
+		return fmt.Errorf("the method has %v left, want an hour", left)
 	}
 	return nil
 }
 
-// mirrored copies the calls to a server of its own, which counts them.
-func mirrored(t *testing.T, tr *trial) yodel.Middleware {
-	t.Helper()
-	copies := yodel.NewServer(&yodel.ServerOptions{Codecs: codecs(), Logger: silent})
-	unary.Handle(copies, func(context.Context, *Ask) (*Told, error) {
-		tr.mirrored.Add(1)
-		return &Told{}, nil
+// checkCancel wants the context of a method to end when its caller cancels the call.
+func checkCancel(ctx context.Context, c *Cell) error {
+	return c.leave(ctx, func(cancel context.CancelFunc) { cancel() })
+}
+
+// checkLeave wants the context of a method to end when its client is closed.
+func checkLeave(ctx context.Context, c *Cell) error {
+	return c.leave(ctx, func(context.CancelFunc) {
+		for _, client := range c.Caller.(*spread).clients {
+			client.Close()
+		}
 	})
-	c := yodel.NewClient(yodel.Static(serve(t, copies, nil)), &yodel.ClientOptions{Logger: silent})
-	t.Cleanup(c.Close)
-	return mirror.To(c, nil)
 }
 
-func checkMirror(ctx context.Context, tr *trial, c yodel.Caller) error {
-	if err := checkReply(ctx, c, 1); err != nil {
-		return err
+// leave makes a call that waits, ends it, and wants its method to end.
+func (c *Cell) leave(ctx context.Context, end func(context.CancelFunc)) error {
+	own, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.Call(own, yodel.Call{})
+		ended <- err
+	}()
+	if err := until(ctx, func() bool { return c.running.Load() == 1 }); err != nil {
+		return fmt.Errorf("the method does not begin: %w", err)
 	}
-	if tr.control { // there is nothing to wait for
-		return errors.New("there is no mirror")
+	defer func() { cancel(); <-ended }()
+	if !c.Control {
+		end(cancel)
 	}
-	if err := until(ctx, func() bool { return tr.mirrored.Load() == 1 }); err != nil {
-		return fmt.Errorf("the call was not mirrored: %w", err)
+	wait, stop := context.WithTimeout(ctx, c.limit())
+	defer stop()
+	if err := until(wait, func() bool { return c.running.Load() == 0 }); err != nil {
+		return fmt.Errorf("the method goes on: %w", err)
 	}
 	return nil
+}
+
+func checkCode(ctx context.Context, c *Cell) error {
+	if _, err := c.Call(ctx, yodel.Call{}); yodel.CodeOf(err) != absent.Code {
+		return fmt.Errorf("the code is %v, want %v: %w", yodel.CodeOf(err), absent.Code, err)
+	}
+	return nil
+}
+
+func checkText(ctx context.Context, c *Cell) error {
+	if _, err := c.Call(ctx, yodel.Call{}); err == nil || !strings.Contains(err.Error(), absent.Message) {
+		return fmt.Errorf("the error is %w, want the text %q", err, absent.Message)
+	}
+	return nil
+}
+
+func checkDetails(ctx context.Context, c *Cell) error {
+	_, err := c.Call(ctx, yodel.Call{})
+	e, ok := errors.AsType[*yodel.Error](err)
+	if !ok || len(e.Details) != 1 || e.Details[0].Type != absent.Details[0].Type || string(e.Details[0].Value) != string(absent.Details[0].Value) {
+		return fmt.Errorf("the error is %#v, want the details %v", e, absent.Details)
+	}
+	return nil
+}
+
+// checkNotProcessed wants a call that was refused to say that it was not executed.
+func checkNotProcessed(ctx context.Context, c *Cell) error {
+	c.bad.Store(true)
+	_, err := c.Call(ctx, yodel.Call{})
+	if e, ok := errors.AsType[*yodel.Error](err); !ok || e.NotProcessed || c.executed.Load() != 1 {
+		return fmt.Errorf("the error of a method that was executed %d times is %w", c.executed.Load(), err)
+	}
+	_, err = c.Call(ctx, yodel.Call{})
+	if e, ok := errors.AsType[*yodel.Error](err); !ok || !e.NotProcessed {
+		return fmt.Errorf("the error is %w, want one that says that the call was not executed", err)
+	}
+	return nil
+}
+
+// checkMaxOpen wants two of ten calls to run at once, and all to succeed.
+func checkMaxOpen(ctx context.Context, c *Cell) error {
+	failed, wait := c.CallAtOnce(ctx, 10)
+	err := until(ctx, func() bool { return c.running.Load() >= 1 })
+	own, cancel := context.WithTimeout(ctx, brief)
+	defer cancel()
+	_ = until(own, func() bool { return c.running.Load() > 2 })
+	close(c.gate)
+	wait()
+	if peak, n := c.peak.Load(), c.executed.Load(); err != nil || peak > 2 || n != 10 || failed.Load() != 0 {
+		return errors.Join(err, fmt.Errorf("%d calls ran at once, %d in all, %d failed, want at most 2, 10 and 0", peak, n, failed.Load()))
+	}
+	return nil
+}
+
+// checkMaxMemory wants requests of 1 MiB to wait or to be refused beyond 8 MiB.
+func checkMaxMemory(ctx context.Context, c *Cell) error {
+	c.pad = strings.Repeat("x", 1<<20)
+	_, wait := c.CallAtOnce(ctx, 20)
+	_ = c.settled(ctx)
+	close(c.gate)
+	wait()
+	if peak, n := c.peak.Load(), c.executed.Load(); peak > 8 || n == 0 {
+		return fmt.Errorf("%d requests of 1 MiB ran at once, %d in all, want at most 8", peak, n)
+	}
+	return nil
+}
+
+// settled waits until methods run, and no more of them begin.
+func (c *Cell) settled(ctx context.Context) error {
+	last, quiet := int64(-1), 0
+	return until(ctx, func() bool {
+		now := c.running.Load()
+		if quiet++; now != last || now == 0 {
+			last, quiet = now, 0
+		}
+		return quiet == 200
+	})
+}
+
+// prepareShares lets calls with the number 2 wait.
+func prepareShares(tr *Trial) {
+	closeGate(tr)
+	tr.waits = func(n int64) bool { return n == 2 }
+	tr.Options.MaxOpen = 32
+}
+
+func lacksOwnConnection(w *Wire, _ Shape) string {
+	switch {
+	case w.dial != nil:
+		return "the callers share what they call over"
+	case w.oneAtATime:
+		return "a connection carries one call, and yodel's servers do not count the connections of one client together"
+	}
+	return ""
+}
+
+// checkShares wants a call to be executed while another client has 1,000 calls that wait. In a
+// control they are of the same client.
+func checkShares(ctx context.Context, c *Cell) error {
+	greedy := *c
+	greedy.number = 2
+	if !c.Control {
+		greedy.Caller = &spread{clients: []*yodel.Client{c.Wire.client(c.t, c.Trial, c.resolver)}} //nolint:contextcheck // it waits with the context of the test
+	}
+	_, wait := greedy.CallAtOnce(ctx, 1000)
+	defer func() { close(c.gate); wait() }()
+	if err := c.settled(ctx); err != nil {
+		return err
+	}
+	own, cancel := context.WithTimeout(ctx, c.limit())
+	defer cancel()
+	if _, err := c.Call(own, yodel.Call{}); err != nil {
+		return fmt.Errorf("a call beside %d that wait: %w", c.running.Load(), err)
+	}
+	return nil
+}
+
+func lacksMetadata(w *Wire, _ Shape) string {
+	if w.Metadata {
+		return ""
+	}
+	return "the protocol has no place for it"
+}
+
+func checkMetadata(ctx context.Context, c *Cell) error {
+	var like yodel.Call
+	if !c.Control {
+		like.Metadata = yodel.Metadata{"tenant-of": "ann"}
+	}
+	if _, err := c.Call(ctx, like); err != nil {
+		return err
+	}
+	if got, _ := c.metadata.Load().(string); got != "ann" {
+		return fmt.Errorf("the method gets the metadata %q, want ann", got)
+	}
+	return nil
+}
+
+func lacksOrder(w *Wire, _ Shape) string {
+	if w.Name == "yodel" {
+		return ""
+	}
+	return "only yodel's own protocol has ordered calls, from a client to a server"
+}
+
+// checkOrder wants calls to be executed in the order in which they were made.
+func checkOrder(ctx context.Context, c *Cell) error {
+	const calls = 1000
+	client := c.Caller.(*spread).clients[0]
+	ended := make(chan error, calls)
+	told := make([]Told, calls)
+	for i := range calls {
+		client.Go(ctx, &yodel.Call{Method: string(unary), Args: c.ask(), Reply: &told[i], Ordered: !c.Control}, func(err error) { ended <- err })
+	}
+	for range calls {
+		if err := <-ended; err != nil {
+			return err
+		}
+	}
+	for i := range told {
+		if told[i].N != int64(i+1) {
+			return fmt.Errorf("call %d was executed as number %d", i+1, told[i].N)
+		}
+	}
+	return nil
+}
+
+func lacksDrain(w *Wire, shape Shape) string {
+	switch {
+	case w.dial != nil:
+		return "the caller knows one server"
+	case slices.Contains([]string{"JSON-RPC 2", "JSON-RPC 1", "net rpc", "rpcx", "Thrift"}, w.Name):
+		return "the protocol cannot announce it: a client that makes one call after the other is served until the end of the shutdown, and yodel does not yet wait for the last replies then"
+	case w.oneAtATime:
+		return "HTTP/1 cannot announce it: a server closes a connection that has no request, and one may be on its way"
+	case w.wire != nil && (shape == Upload || shape == Duplex):
+		return "yodel's clients do not yet begin a stream again that has met the end of a connection: it fails, and was not executed"
+	}
+	return ""
+}
+
+// checkDrain wants no call to be lost, and none to be executed twice, while a server shuts down. In
+// a control it does not wait for the calls that run.
+func checkDrain(ctx context.Context, c *Cell) error {
+	const callers = 8
+	drained, cancel := context.WithCancel(ctx)
+	if c.Control {
+		cancel()
+	}
+	defer cancel()
+	var made, failed atomic.Int64
+	var first atomic.Value
+	var all sync.WaitGroup
+	stop := make(chan struct{})
+	for range callers {
+		all.Go(func() {
+			for made.Load() < 100_000 {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				made.Add(1)
+				if _, err := c.Call(ctx, yodel.Call{}); err != nil {
+					failed.Add(1)
+					first.CompareAndSwap(nil, err.Error())
+				}
+			}
+		})
+	}
+	err := until(ctx, func() bool { return c.by[0].Load() > 50 })
+	shutdown := c.server.Shutdown(drained)
+	before := c.by[1].Load()
+	err = errors.Join(err, until(ctx, func() bool { return c.by[1].Load() > before+50 }))
+	close(stop)
+	all.Wait()
+	if n := c.executed.Load(); err != nil || failed.Load() != 0 || n != made.Load() || !c.Control && shutdown != nil {
+		return errors.Join(err, fmt.Errorf("of %d calls %d failed (%v), and %d were executed; Shutdown: %w", made.Load(), failed.Load(), first.Load(), n, shutdown))
+	}
+	return nil
+}
+
+// once makes a call, but not in a control.
+func (c *Cell) once(ctx context.Context) error {
+	if c.Control {
+		return nil
+	}
+	_, err := c.Call(ctx, yodel.Call{})
+	return err
+}
+
+func checkStatistics(ctx context.Context, c *Cell) error {
+	if err := c.once(ctx); err != nil {
+		return err
+	}
+	return c.Seen(ctx, "the statistics do not have the call", func() bool {
+		return slices.ContainsFunc(c.server.Stats().Methods, func(m introspect.MethodStats) bool {
+			return m.Name == c.Method() && m.Calls == 1 && len(m.Errors) == 0
+		})
+	})
+}
+
+// checkSamples wants a record of a call that failed.
+func checkSamples(ctx context.Context, c *Cell) error {
+	c.bad.Store(true)
+	if err := c.once(ctx); err == nil && !c.Control {
+		return errors.New("the call succeeds")
+	}
+	return c.Seen(ctx, "there is no record of the call", func() bool {
+		calls := c.server.Samples(&introspect.SamplesQuery{Failed: true, Side: "server"}).Calls
+		return len(calls) == 1 && calls[0].Method == c.Method() && calls[0].Code == yodel.NotFound.String()
+	})
+}
+
+func checkLive(ctx context.Context, c *Cell) error {
+	if _, err := c.Call(ctx, yodel.Call{}); err != nil {
+		return err
+	}
+	return c.Seen(ctx, "the live data do not have the call", func() bool {
+		live := c.server.Live(&introspect.LiveQuery{})
+		return live != nil && slices.ContainsFunc(live.Series, func(s introspect.Series) bool {
+			var calls uint64
+			for _, n := range s.Calls {
+				calls += n
+			}
+			return s.Side == "server" && s.Method == c.Method() && calls == 1
+		})
+	})
 }

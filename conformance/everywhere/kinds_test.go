@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package everywhere_test
+package everywhere
 
 import (
 	"context"
@@ -15,12 +15,12 @@ import (
 // whichever wire it comes over. All other calls are unary, among them those that fail because the
 // method does not exist or is of another kind.
 func TestStreamsSaysWhatTheCallIs(t *testing.T) {
-	for i := range wires {
-		w := &wires[i]
-		t.Run(w.name, func(t *testing.T) {
+	for i := range Wires {
+		w := &Wires[i]
+		t.Run(w.Name, func(t *testing.T) {
 			said := make(chan string, 1)
-			tr := &trial{}
-			tr.options.Middleware = []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
+			tr := &Trial{}
+			tr.Options.Middleware = []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
 				return func(ctx context.Context, call *yodel.Call) error {
 					said <- fmt.Sprintf("Kind %q, Streams %t", call.Kind(), call.Streams())
 					return next(ctx, call)
@@ -56,7 +56,7 @@ func TestStreamsSaysWhatTheCallIs(t *testing.T) {
 
 var kinds = []struct {
 	name     string
-	needs    func(w *wire) bool
+	needs    func(w *Wire) bool
 	call     func(ctx context.Context, c yodel.Caller) error
 	kind     string // of the method
 	streams  bool
@@ -64,8 +64,8 @@ var kinds = []struct {
 	fails    bool // perhaps
 }{
 	{name: "unary", call: callUnary("All.Unary"), kind: "unary"},
-	{name: "one-way", needs: func(w *wire) bool { return w.oneWay }, call: func(ctx context.Context, c yodel.Caller) error {
-		return c.Do(ctx, &yodel.Call{Method: string(unary), Args: &Ask{1}, OneWay: true})
+	{name: "one-way", needs: func(w *Wire) bool { return w.oneWay }, call: func(ctx context.Context, c yodel.Caller) error {
+		return c.Do(ctx, &yodel.Call{Method: string(unary), Args: &Ask{N: 1}, OneWay: true})
 	}, kind: "unary"},
 	{name: "feed", needs: carriesStreams, call: callFeed("All.Feed"), kind: "feed", streams: true},
 	{name: "upload", needs: carriesStreams, call: callUpload("All.Upload"), kind: "upload", streams: true},
@@ -83,19 +83,19 @@ var kinds = []struct {
 // Middleware can answer a call of a method that the server does not have.
 func TestMiddlewareAnswersACallOfNoMethod(t *testing.T) {
 	const absent yodel.Method[Ask, Told] = "All.Absent"
-	for i := range wires {
-		w := &wires[i]
+	for i := range Wires {
+		w := &Wires[i]
 		if w.codec == gob.Codec {
 			continue // the server would have to know the type of an encoded reply
 		}
-		t.Run(w.name, func(t *testing.T) {
+		t.Run(w.Name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			tr := &trial{}
-			tr.options.Middleware = []yodel.Middleware{answer(string(absent), &Told{99})}
+			tr := &Trial{}
+			tr.Options.Middleware = []yodel.Middleware{answer(string(absent), &Told{99})}
 			tr.start()
 			var told Told
-			err := w.caller(t, tr, 1).Do(ctx, &yodel.Call{Method: string(absent), Args: &Ask{1}, Reply: &told})
+			err := w.caller(t, tr, 1).Do(ctx, &yodel.Call{Method: string(absent), Args: &Ask{N: 1}, Reply: &told})
 			if err != nil || told.N != 99 {
 				t.Errorf("the reply is %d: %v, want 99", told.N, err)
 			}
@@ -103,18 +103,18 @@ func TestMiddlewareAnswersACallOfNoMethod(t *testing.T) {
 	}
 }
 
-func carriesStreams(w *wire) bool    { return w.streams }
-func carriesOwnStreams(w *wire) bool { return w.streams && !w.unaryIsOne }
+func carriesStreams(w *Wire) bool    { return w.streams }
+func carriesOwnStreams(w *Wire) bool { return w.streams && !w.unaryIsOne }
 
 func callUnary(m yodel.Method[Ask, Told]) func(context.Context, yodel.Caller) error {
 	return func(ctx context.Context, c yodel.Caller) error {
-		return c.Do(ctx, &yodel.Call{Method: string(m), Args: &Ask{1}, Reply: new(Told)})
+		return c.Do(ctx, &yodel.Call{Method: string(m), Args: &Ask{N: 1}, Reply: new(Told)})
 	}
 }
 
 func callFeed(m yodel.Feed[Ask, Told]) func(context.Context, yodel.Caller) error {
 	return func(ctx context.Context, c yodel.Caller) error {
-		for _, err := range m.Call(ctx, c, &Ask{1}) {
+		for _, err := range m.Call(ctx, c, &Ask{N: 1}) {
 			if err != nil {
 				return err
 			}
@@ -125,7 +125,7 @@ func callFeed(m yodel.Feed[Ask, Told]) func(context.Context, yodel.Caller) error
 
 func callUpload(m yodel.Upload[Ask, Told]) func(context.Context, yodel.Caller) error {
 	return func(ctx context.Context, c yodel.Caller) error {
-		_, err := m.Call(ctx, c, func(send yodel.Send[Ask]) error { return send(&Ask{1}) })
+		_, err := m.Call(ctx, c, func(send yodel.Send[Ask]) error { return send(&Ask{N: 1}) })
 		return err
 	}
 }
@@ -133,7 +133,7 @@ func callUpload(m yodel.Upload[Ask, Told]) func(context.Context, yodel.Caller) e
 func callDuplex(m yodel.Duplex[Ask, Told]) func(context.Context, yodel.Caller) error {
 	return func(ctx context.Context, c yodel.Caller) error {
 		return m.Call(ctx, c, func(recv yodel.Recv[Told], send yodel.Send[Ask]) error {
-			if err := send(&Ask{1}); err != nil {
+			if err := send(&Ask{N: 1}); err != nil {
 				return err
 			}
 			if err := send.End(); err != nil {

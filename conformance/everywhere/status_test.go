@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package everywhere_test
+package everywhere
 
 import (
 	"cmp"
 	"context"
 	"io"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,7 +27,7 @@ func TestStreamsThatEndEarlyHaveTheirStatus(t *testing.T) {
 		tick := time.NewTicker(50 * time.Microsecond) // without it, the server has tens of thousands of messages to refuse
 		defer tick.Stop()
 		for ; ; <-tick.C {
-			if err := send(&Ask{1}); err != nil {
+			if err := send(&Ask{N: 1}); err != nil {
 				return err
 			}
 		}
@@ -42,12 +44,12 @@ func TestStreamsThatEndEarlyHaveTheirStatus(t *testing.T) {
 			return err
 		},
 	}
-	for i := range wires {
-		w := &wires[i]
+	for i := range Wires {
+		w := &Wires[i]
 		if !w.streams {
 			continue
 		}
-		tr := &trial{}
+		tr := &Trial{}
 		tr.start()
 		early.Handle(tr.server, func(_ context.Context, _ yodel.Recv[Ask], send yodel.Send[Told]) error {
 			return cmp.Or(send(&Told{1}), send(&Told{2}), error(there))
@@ -55,7 +57,7 @@ func TestStreamsThatEndEarlyHaveTheirStatus(t *testing.T) {
 		reject.Handle(tr.server, func(context.Context, yodel.Recv[Ask]) (*Told, error) { return nil, there })
 		c := w.caller(t, tr, 1)
 		for name, call := range calls {
-			t.Run(w.name+"/"+name, func(t *testing.T) {
+			t.Run(w.Name+"/"+name, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
 				for range 50 { // the end and the messages pass each other
@@ -70,22 +72,86 @@ func TestStreamsThatEndEarlyHaveTheirStatus(t *testing.T) {
 
 // A stream whose caller returns io.EOF, for whatever reason, ends.
 func TestAnEndOfTheCallersOwnEndsTheStream(t *testing.T) {
-	for i := range wires {
-		w := &wires[i]
+	for i := range Wires {
+		w := &Wires[i]
 		if !w.streams {
 			continue
 		}
-		t.Run(w.name, func(t *testing.T) {
+		t.Run(w.Name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			tr := &trial{}
+			tr := &Trial{}
 			tr.start()
 			c := w.caller(t, tr, 1)
-			send := func(send yodel.Send[Ask]) error { return cmp.Or(send(&Ask{1}), io.EOF) }
+			send := func(send yodel.Send[Ask]) error { return cmp.Or(send(&Ask{N: 1}), io.EOF) }
 			_, errUpload := upload.Call(ctx, c, send)
 			errDuplex := duplex.Call(ctx, c, func(_ yodel.Recv[Told], s yodel.Send[Ask]) error { return send(s) })
 			if ctx.Err() != nil {
 				t.Errorf("the calls hung until their deadline: %v, %v", errUpload, errDuplex)
+			}
+		})
+	}
+}
+
+// Uploads whose methods do not read block no other call of the same client.
+func TestUnreadStreamsBlockNoOtherCall(t *testing.T) {
+	t.Parallel()
+	const stuck yodel.Upload[Ask, Told] = "All.Stuck"
+	for i := range Wires {
+		w := &Wires[i]
+		if !w.streams {
+			continue
+		}
+		t.Run(w.Name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			gate, begun := make(chan struct{}), make(chan struct{})
+			tr := &Trial{more: func(s *yodel.Server) {
+				stuck.Handle(s, func(ctx context.Context, _ yodel.Recv[Ask]) (*Told, error) {
+					begun <- struct{}{}
+					select {
+					case <-gate:
+					case <-ctx.Done():
+					}
+					return &Told{}, nil
+				})
+			}}
+			tr.start()
+			c := &Cell{Trial: tr, Wire: w, Shape: Unary, Caller: w.caller(t, tr, 1)}
+			const uploads = 20
+			var all sync.WaitGroup
+			var sent atomic.Int64
+			sending, stop := context.WithCancel(ctx)
+			for range uploads {
+				all.Go(func() {
+					_, _ = stuck.Call(sending, c.Caller, func(send yodel.Send[Ask]) error { // it ends with its context
+						for {
+							if err := send(&Ask{N: 1, Pad: strings.Repeat("x", 16<<10)}); err != nil {
+								return err
+							}
+							sent.Add(1)
+						}
+					})
+				})
+				<-begun
+			}
+			defer func() { stop(); close(gate); all.Wait() }()
+			// Each upload has sent what its window takes when nothing more is sent for a while.
+			last, quiet := int64(-1), 0
+			err := until(ctx, func() bool {
+				if now := sent.Load(); now == last {
+					quiet++
+				} else {
+					last, quiet = now, 0
+				}
+				return quiet == 200
+			})
+			for _, size := range []int{0, 1000, 100_000} {
+				c.pad = strings.Repeat("y", size)
+				if _, e := c.Call(ctx, yodel.Call{}); err != nil || e != nil {
+					t.Errorf("a call with %d bytes: %v, %v", size, err, e)
+				}
 			}
 		})
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package everywhere_test
+package everywhere
 
 import (
 	"context"
@@ -165,8 +165,8 @@ func (h harmfulLog) Handle(context.Context, slog.Record) error { h.do(); return 
 type codePlace struct {
 	name string
 	// Needs reports whether a wire has the place. Nil means that every wire has.
-	needs func(w *wire) bool
-	put   func(t *testing.T, tr *trial, h *harm)
+	needs func(w *Wire) bool
+	put   func(t *testing.T, tr *Trial, h *harm)
 	// Connecting says that the harm is done while a connection begins.
 	connecting bool
 	// Alone says that put changes what other parts of the test see.
@@ -174,7 +174,7 @@ type codePlace struct {
 }
 
 // compress makes both sides compress. A side whose compressor is nil has one that does no harm.
-func (tr *trial) compress(client, server *harmfulCompressor) {
+func (tr *Trial) compress(client, server *harmfulCompressor) {
 	harmless := &harmfulCompressor{gzip.Compressor, nil, nil}
 	if client == nil {
 		client = harmless
@@ -182,12 +182,12 @@ func (tr *trial) compress(client, server *harmfulCompressor) {
 	if server == nil {
 		server = harmless
 	}
-	tr.client.Compressor, tr.client.CompressAbove = client, 1
-	tr.options.Compressors, tr.options.CompressAbove = []yodel.Compressor{server}, 1
+	tr.Client.Compressor, tr.Client.CompressAbove = client, 1
+	tr.Options.Compressors, tr.Options.CompressAbove = []yodel.Compressor{server}, 1
 }
 
 // secure makes both sides use TLS. It returns the configuration of the client.
-func (tr *trial) secure(t *testing.T) (client *tls.Config) {
+func (tr *Trial) secure(t *testing.T) (client *tls.Config) {
 	t.Helper()
 	s := httptest.NewTLSServer(nil) // it has a certificate
 	defer s.Close()
@@ -195,13 +195,13 @@ func (tr *trial) secure(t *testing.T) (client *tls.Config) {
 	roots.AddCert(s.Certificate())
 	tr.tls = &tls.Config{Certificates: s.TLS.Certificates}
 	client = &tls.Config{RootCAs: roots, ServerName: "example.com"}
-	tr.client.Transport = &yodeltls.Transport{Client: client}
+	tr.Client.Transport = &yodeltls.Transport{Client: client}
 	return client
 }
 
 // failing makes the methods fail while h is armed.
-func (tr *trial) failing(h *harm) {
-	tr.fails = func() error {
+func (tr *Trial) failing(h *harm) {
+	tr.fail = func(int) error {
 		if h.armed.Load() {
 			return yodel.Errorf(yodel.FailedPrecondition, "not now")
 		}
@@ -229,9 +229,9 @@ func after(h *harm) yodel.Middleware {
 	}
 }
 
-func compresses(w *wire) bool { return w.compresses }
-func hasMethods(w *wire) bool { return w.codec == nil || w.codec == gob.Codec } // other codecs call no methods of messages
-func isClient(w *wire) bool   { return w.dial == nil }
+func compresses(w *Wire) bool { return w.compresses }
+func hasMethods(w *Wire) bool { return w.codec == nil || w.codec == gob.Codec } // other codecs call no methods of messages
+func isClient(w *Wire) bool   { return w.dial == nil }
 
 // observers do harm in one of their functions.
 func observers(h *harm) map[string]yodel.Observer {
@@ -245,9 +245,9 @@ func observers(h *harm) map[string]yodel.Observer {
 }
 
 // observerPlaces returns the functions of an observer, which set adds to one side.
-func observerPlaces(set func(tr *trial, o yodel.Observer)) (places []codePlace) {
+func observerPlaces(set func(tr *Trial, o yodel.Observer)) (places []codePlace) {
 	for name := range observers(nil) {
-		p := codePlace{name: "Observer." + name, put: func(_ *testing.T, tr *trial, h *harm) {
+		p := codePlace{name: "Observer." + name, put: func(_ *testing.T, tr *Trial, h *harm) {
 			set(tr, observers(h)[name])
 			if name == "Notable" {
 				tr.failing(h)
@@ -263,13 +263,13 @@ func observerPlaces(set func(tr *trial, o yodel.Observer)) (places []codePlace) 
 
 // middlewareWithCode are the middleware that call functions of their users, and those below which
 // user code may end without returning.
-var middlewareWithCode = map[string]func(t *testing.T, tr *trial, h *harm) []yodel.Middleware{
-	"auth.Check": func(_ *testing.T, _ *trial, h *harm) []yodel.Middleware { return []yodel.Middleware{checked(h)} },
-	"rate.By": func(_ *testing.T, _ *trial, h *harm) []yodel.Middleware {
+var middlewareWithCode = map[string]func(t *testing.T, tr *Trial, h *harm) []yodel.Middleware{
+	"auth.Check": func(_ *testing.T, _ *Trial, h *harm) []yodel.Middleware { return []yodel.Middleware{checked(h)} },
+	"rate.By": func(_ *testing.T, _ *Trial, h *harm) []yodel.Middleware {
 		return []yodel.Middleware{rate.With(&rate.Limit{PerSecond: 1e6, By: func(*yodel.Call) rate.Key { h.do(); return rate.Key{} }})}
 	},
-	"cache.Key": func(_ *testing.T, _ *trial, h *harm) []yodel.Middleware { return []yodel.Middleware{cached(h)} },
-	"fallback.Func": func(_ *testing.T, _ *trial, h *harm) []yodel.Middleware {
+	"cache.Key": func(_ *testing.T, _ *Trial, h *harm) []yodel.Middleware { return []yodel.Middleware{cached(h)} },
+	"fallback.Func": func(_ *testing.T, _ *Trial, h *harm) []yodel.Middleware {
 		return []yodel.Middleware{
 			fallback.Func(func(context.Context, *yodel.Call, error) (any, error) { h.do(); return &Told{1}, nil }),
 			func(next yodel.Handler) yodel.Handler {
@@ -282,32 +282,32 @@ var middlewareWithCode = map[string]func(t *testing.T, tr *trial, h *harm) []yod
 			},
 		}
 	},
-	"fault.If": func(t *testing.T, _ *trial, h *harm) []yodel.Middleware {
+	"fault.If": func(t *testing.T, _ *Trial, h *harm) []yodel.Middleware {
 		return []yodel.Middleware{injected(t, fault.Rule{Name: "all", Code: yodel.DataLoss, If: func(context.Context, *yodel.Call) bool { h.do(); return false }})}
 	},
 
-	"below auth": func(_ *testing.T, _ *trial, h *harm) []yodel.Middleware {
+	"below auth": func(_ *testing.T, _ *Trial, h *harm) []yodel.Middleware {
 		return []yodel.Middleware{checked(nil), before(h)}
 	},
-	"below limit": func(_ *testing.T, _ *trial, h *harm) []yodel.Middleware {
+	"below limit": func(_ *testing.T, _ *Trial, h *harm) []yodel.Middleware {
 		return []yodel.Middleware{limit.With(&limit.Options{Limit: 2, Queue: 8, Interval: time.Minute}), before(h)}
 	},
-	"below rate": func(_ *testing.T, _ *trial, h *harm) []yodel.Middleware {
+	"below rate": func(_ *testing.T, _ *Trial, h *harm) []yodel.Middleware {
 		return []yodel.Middleware{rate.PerSecond(1e6), before(h)}
 	},
-	"below cache": func(_ *testing.T, _ *trial, h *harm) []yodel.Middleware {
+	"below cache": func(_ *testing.T, _ *Trial, h *harm) []yodel.Middleware {
 		return []yodel.Middleware{cached(nil), before(h)}
 	},
-	"below fallback": func(_ *testing.T, _ *trial, h *harm) []yodel.Middleware {
+	"below fallback": func(_ *testing.T, _ *Trial, h *harm) []yodel.Middleware {
 		return []yodel.Middleware{fallback.To(&Told{1}), before(h)}
 	},
-	"below fault": func(t *testing.T, _ *trial, h *harm) []yodel.Middleware {
+	"below fault": func(t *testing.T, _ *Trial, h *harm) []yodel.Middleware {
 		return []yodel.Middleware{injected(t, fault.Rule{Name: "all", Delay: time.Microsecond}), before(h)}
 	},
-	"below mirror": func(t *testing.T, tr *trial, h *harm) []yodel.Middleware {
+	"below mirror": func(t *testing.T, tr *Trial, h *harm) []yodel.Middleware {
 		return []yodel.Middleware{mirrored(t, tr), before(h)}
 	},
-	"below timeout": func(_ *testing.T, _ *trial, h *harm) []yodel.Middleware {
+	"below timeout": func(_ *testing.T, _ *Trial, h *harm) []yodel.Middleware {
 		return []yodel.Middleware{timeout.After(time.Minute), before(h)}
 	},
 }
@@ -335,23 +335,23 @@ func injected(t *testing.T, r fault.Rule) yodel.Middleware {
 // onServer returns the places on a server.
 func onServer() (places []codePlace) {
 	places = []codePlace{
-		{name: "a handler", put: func(_ *testing.T, tr *trial, h *harm) { tr.act = h.do }},
-		{name: "a middleware", put: func(_ *testing.T, tr *trial, h *harm) { tr.options.Middleware = []yodel.Middleware{before(h)} }},
-		{name: "a middleware, afterwards", put: func(_ *testing.T, tr *trial, h *harm) { tr.options.Middleware = []yodel.Middleware{after(h)} }},
-		{name: "Accept", connecting: true, needs: accepts, put: func(_ *testing.T, tr *trial, h *harm) {
-			tr.options.Accept = func(net.Conn) error { h.do(); return nil }
+		{name: "a handler", put: func(_ *testing.T, tr *Trial, h *harm) { tr.act = h.do }},
+		{name: "a middleware", put: func(_ *testing.T, tr *Trial, h *harm) { tr.Options.Middleware = []yodel.Middleware{before(h)} }},
+		{name: "a middleware, afterwards", put: func(_ *testing.T, tr *Trial, h *harm) { tr.Options.Middleware = []yodel.Middleware{after(h)} }},
+		{name: "Accept", connecting: true, needs: accepts, put: func(_ *testing.T, tr *Trial, h *harm) {
+			tr.Options.Accept = func(net.Conn) error { h.do(); return nil }
 		}},
-		{name: "Connect", connecting: true, needs: accepts, put: func(_ *testing.T, tr *trial, h *harm) {
-			tr.options.Connect = func(context.Context, *yodel.Peer) error { h.do(); return nil }
+		{name: "Connect", connecting: true, needs: accepts, put: func(_ *testing.T, tr *Trial, h *harm) {
+			tr.Options.Connect = func(context.Context, *yodel.Peer) error { h.do(); return nil }
 		}},
-		{name: "OnConn", connecting: true, needs: accepts, put: func(_ *testing.T, tr *trial, h *harm) {
-			tr.options.OnConn = func(yodel.ConnEvent) { h.do() }
+		{name: "OnConn", connecting: true, needs: accepts, put: func(_ *testing.T, tr *Trial, h *harm) {
+			tr.Options.OnConn = func(yodel.ConnEvent) { h.do() }
 		}},
-		{name: "Compressor.Append", needs: compresses, put: func(_ *testing.T, tr *trial, h *harm) { tr.compress(nil, &harmfulCompressor{gzip.Compressor, h, nil}) }},
-		{name: "Compressor.Decompress", needs: compresses, put: func(_ *testing.T, tr *trial, h *harm) { tr.compress(nil, &harmfulCompressor{gzip.Compressor, nil, h}) }},
-		{name: "encoding a reply", alone: true, needs: hasMethods, put: func(_ *testing.T, _ *trial, h *harm) { inMessages.encodeSaid.Store(h) }},
-		{name: "decoding a request", alone: true, needs: hasMethods, put: func(_ *testing.T, _ *trial, h *harm) { inMessages.decodeSaying.Store(h) }},
-		{name: "the log", put: func(_ *testing.T, tr *trial, h *harm) {
+		{name: "Compressor.Append", needs: compresses, put: func(_ *testing.T, tr *Trial, h *harm) { tr.compress(nil, &harmfulCompressor{gzip.Compressor, h, nil}) }},
+		{name: "Compressor.Decompress", needs: compresses, put: func(_ *testing.T, tr *Trial, h *harm) { tr.compress(nil, &harmfulCompressor{gzip.Compressor, nil, h}) }},
+		{name: "encoding a reply", alone: true, needs: hasMethods, put: func(_ *testing.T, _ *Trial, h *harm) { inMessages.encodeSaid.Store(h) }},
+		{name: "decoding a request", alone: true, needs: hasMethods, put: func(_ *testing.T, _ *Trial, h *harm) { inMessages.decodeSaying.Store(h) }},
+		{name: "the log", put: func(_ *testing.T, tr *Trial, h *harm) {
 			tr.log = slog.New(harmfulLog{slog.DiscardHandler, h})
 			tr.act = func() {
 				if h.armed.Load() {
@@ -359,29 +359,29 @@ func onServer() (places []codePlace) {
 				}
 			}
 		}},
-		{name: "GetConfigForClient of TLS", connecting: true, needs: isClient, put: func(t *testing.T, tr *trial, h *harm) {
+		{name: "GetConfigForClient of TLS", connecting: true, needs: isClient, put: func(t *testing.T, tr *Trial, h *harm) {
 			tr.secure(t)
 			tr.tls.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { h.do(); return nil, nil }
 		}},
-		{name: "VerifyConnection of TLS", connecting: true, needs: isClient, put: func(t *testing.T, tr *trial, h *harm) {
+		{name: "VerifyConnection of TLS", connecting: true, needs: isClient, put: func(t *testing.T, tr *Trial, h *harm) {
 			tr.secure(t)
 			tr.tls.VerifyConnection = func(tls.ConnectionState) error { h.do(); return nil }
 		}},
-		{name: "once.Caller", needs: func(w *wire) bool { return w.keys }, put: func(_ *testing.T, tr *trial, h *harm) {
-			tr.options.Keys = once.With(&once.Options{Caller: func(context.Context, *yodel.Call) string { h.do(); return "" }})
+		{name: "once.Caller", needs: func(w *Wire) bool { return w.keys }, put: func(_ *testing.T, tr *Trial, h *harm) {
+			tr.Options.Keys = once.With(&once.Options{Caller: func(context.Context, *yodel.Call) string { h.do(); return "" }})
 		}},
-		{name: "once.Final", needs: func(w *wire) bool { return w.keys }, put: func(_ *testing.T, tr *trial, h *harm) {
-			tr.options.Keys = once.With(&once.Options{Final: func(error) bool { h.do(); return true }})
+		{name: "once.Final", needs: func(w *Wire) bool { return w.keys }, put: func(_ *testing.T, tr *Trial, h *harm) {
+			tr.Options.Keys = once.With(&once.Options{Final: func(error) bool { h.do(); return true }})
 			tr.failing(h)
 		}},
-		{name: "below once", needs: func(w *wire) bool { return w.keys }, put: func(_ *testing.T, tr *trial, h *harm) {
-			tr.options.Keys = once.With(nil)
+		{name: "below once", needs: func(w *Wire) bool { return w.keys }, put: func(_ *testing.T, tr *Trial, h *harm) {
+			tr.Options.Keys = once.With(nil)
 			tr.act = h.do
 		}},
 	}
 	for _, at := range []string{"Error", "Unwrap"} {
-		places = append(places, codePlace{name: at + " of an error", put: func(_ *testing.T, tr *trial, h *harm) {
-			tr.fails = func() error {
+		places = append(places, codePlace{name: at + " of an error", put: func(_ *testing.T, tr *Trial, h *harm) {
+			tr.fail = func(int) error {
 				if h.armed.Load() {
 					return harmfulError{at, h}
 				}
@@ -389,20 +389,20 @@ func onServer() (places []codePlace) {
 			}
 		}})
 	}
-	for _, p := range observerPlaces(func(tr *trial, o yodel.Observer) { tr.options.Observers = []yodel.Observer{o} }) {
+	for _, p := range observerPlaces(func(tr *Trial, o yodel.Observer) { tr.Options.Observers = []yodel.Observer{o} }) {
 		if p.name != "Observer.Attempt" { // servers make no attempts
 			places = append(places, p)
 		}
 	}
 	for name, of := range middlewareWithCode {
-		p := codePlace{name: name, put: func(t *testing.T, tr *trial, h *harm) {
-			tr.options.Middleware = of(t, tr, h)
+		p := codePlace{name: name, put: func(t *testing.T, tr *Trial, h *harm) {
+			tr.Options.Middleware = of(t, tr, h)
 		}}
 		if strings.Contains(name, "auth") {
-			p.needs = func(w *wire) bool { return isClient(w) && w.keys } // it has metadata
-			p.put = func(t *testing.T, tr *trial, h *harm) {
-				tr.client.Middleware = []yodel.Middleware{auth.Token("a token")}
-				tr.options.Middleware = of(t, tr, h)
+			p.needs = func(w *Wire) bool { return isClient(w) && w.keys } // it has metadata
+			p.put = func(t *testing.T, tr *Trial, h *harm) {
+				tr.Client.Middleware = []yodel.Middleware{auth.Token("a token")}
+				tr.Options.Middleware = of(t, tr, h)
 			}
 		}
 		places = append(places, p)
@@ -411,63 +411,63 @@ func onServer() (places []codePlace) {
 }
 
 // accepts says that calls come over connections that the server accepts.
-func accepts(w *wire) bool { return w.name != "in process" && w.name != "server to client" }
+func accepts(w *Wire) bool { return w.Name != "in process" && w.Name != "server to client" }
 
 // onClient returns the places on a client.
 func onClient() (places []codePlace) {
 	places = []codePlace{
-		{name: "a middleware", put: func(_ *testing.T, tr *trial, h *harm) { tr.client.Middleware = []yodel.Middleware{before(h)} }},
-		{name: "a middleware, afterwards", put: func(_ *testing.T, tr *trial, h *harm) { tr.client.Middleware = []yodel.Middleware{after(h)} }},
-		{name: "OnConn", connecting: true, put: func(_ *testing.T, tr *trial, h *harm) { tr.client.OnConn = func(yodel.ConnEvent) { h.do() } }},
-		{name: "VerifyConnection of TLS", connecting: true, put: func(t *testing.T, tr *trial, h *harm) {
+		{name: "a middleware", put: func(_ *testing.T, tr *Trial, h *harm) { tr.Client.Middleware = []yodel.Middleware{before(h)} }},
+		{name: "a middleware, afterwards", put: func(_ *testing.T, tr *Trial, h *harm) { tr.Client.Middleware = []yodel.Middleware{after(h)} }},
+		{name: "OnConn", connecting: true, put: func(_ *testing.T, tr *Trial, h *harm) { tr.Client.OnConn = func(yodel.ConnEvent) { h.do() } }},
+		{name: "VerifyConnection of TLS", connecting: true, put: func(t *testing.T, tr *Trial, h *harm) {
 			tr.secure(t).VerifyConnection = func(tls.ConnectionState) error { h.do(); return nil }
 		}},
-		{name: "GetClientCertificate of TLS", connecting: true, put: func(t *testing.T, tr *trial, h *harm) {
+		{name: "GetClientCertificate of TLS", connecting: true, put: func(t *testing.T, tr *Trial, h *harm) {
 			client := tr.secure(t)
 			tr.tls.ClientAuth = tls.RequestClientCert
 			client.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { h.do(); return new(tls.Certificate), nil }
 		}},
-		{name: "Compressor.Append", needs: compresses, put: func(_ *testing.T, tr *trial, h *harm) { tr.compress(&harmfulCompressor{gzip.Compressor, h, nil}, nil) }},
-		{name: "Compressor.Decompress", needs: compresses, put: func(_ *testing.T, tr *trial, h *harm) { tr.compress(&harmfulCompressor{gzip.Compressor, nil, h}, nil) }},
-		{name: "encoding a request", alone: true, needs: hasMethods, put: func(_ *testing.T, _ *trial, h *harm) { inMessages.encodeSaying.Store(h) }},
-		{name: "decoding a reply", alone: true, needs: hasMethods, put: func(_ *testing.T, _ *trial, h *harm) { inMessages.decodeSaid.Store(h) }},
-		{name: "the callback of Go", put: func(_ *testing.T, tr *trial, h *harm) { tr.called = h.do }},
-		{name: "below retry", put: func(_ *testing.T, tr *trial, h *harm) {
-			tr.client.Middleware = []yodel.Middleware{retry.Times(2), before(h)}
+		{name: "Compressor.Append", needs: compresses, put: func(_ *testing.T, tr *Trial, h *harm) { tr.compress(&harmfulCompressor{gzip.Compressor, h, nil}, nil) }},
+		{name: "Compressor.Decompress", needs: compresses, put: func(_ *testing.T, tr *Trial, h *harm) { tr.compress(&harmfulCompressor{gzip.Compressor, nil, h}, nil) }},
+		{name: "encoding a request", alone: true, needs: hasMethods, put: func(_ *testing.T, _ *Trial, h *harm) { inMessages.encodeSaying.Store(h) }},
+		{name: "decoding a reply", alone: true, needs: hasMethods, put: func(_ *testing.T, _ *Trial, h *harm) { inMessages.decodeSaid.Store(h) }},
+		{name: "the callback of Go", put: func(_ *testing.T, tr *Trial, h *harm) { tr.called = h.do }},
+		{name: "below retry", put: func(_ *testing.T, tr *Trial, h *harm) {
+			tr.Client.Middleware = []yodel.Middleware{retry.Times(2), before(h)}
 		}},
-		{name: "below hedge", put: func(_ *testing.T, tr *trial, h *harm) {
-			tr.client.Middleware = []yodel.Middleware{hedge.After(time.Millisecond), before(h)}
+		{name: "below hedge", put: func(_ *testing.T, tr *Trial, h *harm) {
+			tr.Client.Middleware = []yodel.Middleware{hedge.After(time.Millisecond), before(h)}
 		}},
-		{name: "coalesce.Key", needs: func(w *wire) bool { return w.name != "net rpc" }, put: func(_ *testing.T, tr *trial, h *harm) {
-			tr.client.Middleware = []yodel.Middleware{coalesce.With(&coalesce.Options{Methods: []string{string(unary)}, Key: func(context.Context, *yodel.Call) string { h.do(); return "k" }})}
+		{name: "coalesce.Key", needs: func(w *Wire) bool { return w.Name != "net rpc" }, put: func(_ *testing.T, tr *Trial, h *harm) {
+			tr.Client.Middleware = []yodel.Middleware{coalesce.With(&coalesce.Options{Methods: []string{string(unary)}, Key: func(context.Context, *yodel.Call) string { h.do(); return "k" }})}
 		}},
-		{name: "below coalesce", needs: func(w *wire) bool { return w.name != "net rpc" }, put: func(_ *testing.T, tr *trial, h *harm) {
-			tr.client.Middleware = []yodel.Middleware{coalesce.Calls(string(unary)), before(h)}
+		{name: "below coalesce", needs: func(w *Wire) bool { return w.Name != "net rpc" }, put: func(_ *testing.T, tr *Trial, h *harm) {
+			tr.Client.Middleware = []yodel.Middleware{coalesce.Calls(string(unary)), before(h)}
 		}},
-		{name: "breaker.Failure", put: func(_ *testing.T, tr *trial, h *harm) {
-			tr.client.EndpointMiddleware = []yodel.EndpointMiddleware{breaker.With(&breaker.Options{Open: time.Millisecond, MaxOpen: time.Millisecond, Failure: func(error) bool { h.do(); return false }})}
+		{name: "breaker.Failure", put: func(_ *testing.T, tr *Trial, h *harm) {
+			tr.Client.EndpointMiddleware = []yodel.EndpointMiddleware{breaker.With(&breaker.Options{Open: time.Millisecond, MaxOpen: time.Millisecond, Failure: func(error) bool { h.do(); return false }})}
 			tr.failing(h)
 		}},
-		{name: "outlier.Failure", put: func(_ *testing.T, tr *trial, h *harm) {
-			tr.client.EndpointMiddleware = []yodel.EndpointMiddleware{outlier.Eject(&outlier.Options{Failure: func(error) bool { h.do(); return false }})}
+		{name: "outlier.Failure", put: func(_ *testing.T, tr *Trial, h *harm) {
+			tr.Client.EndpointMiddleware = []yodel.EndpointMiddleware{outlier.Eject(&outlier.Options{Failure: func(error) bool { h.do(); return false }})}
 			tr.failing(h)
 		}},
-		{name: "the log", put: func(_ *testing.T, tr *trial, h *harm) {
-			tr.client.Logger = slog.New(harmfulLog{slog.DiscardHandler, h})
-			tr.client.Observers = []yodel.Observer{{End: func(context.Context, *yodel.Call, error) {
+		{name: "the log", put: func(_ *testing.T, tr *Trial, h *harm) {
+			tr.Client.Logger = slog.New(harmfulLog{slog.DiscardHandler, h})
+			tr.Client.Observers = []yodel.Observer{{End: func(context.Context, *yodel.Call, error) {
 				if h.armed.Load() {
 					panic(secret)
 				}
 			}}}
 		}},
 	}
-	places = append(places, observerPlaces(func(tr *trial, o yodel.Observer) { tr.client.Observers = []yodel.Observer{o} })...)
+	places = append(places, observerPlaces(func(tr *Trial, o yodel.Observer) { tr.Client.Observers = []yodel.Observer{o} })...)
 	for name, of := range middlewareWithCode {
 		if strings.Contains(name, "auth") {
 			continue // it checks calls on a server
 		}
-		places = append(places, codePlace{name: name, put: func(t *testing.T, tr *trial, h *harm) {
-			tr.client.Middleware = of(t, tr, h)
+		places = append(places, codePlace{name: name, put: func(t *testing.T, tr *Trial, h *harm) {
+			tr.Client.Middleware = of(t, tr, h)
 		}})
 	}
 	return places
@@ -478,8 +478,8 @@ func onClient() (places []codePlace) {
 // them. Afterwards all calls succeed and no slot is missing.
 func TestUserCodeCannotLoseACallOverAnyWire(t *testing.T) {
 	server, client := onServer(), onClient()
-	for i := range wires {
-		w := &wires[i]
+	for i := range Wires {
+		w := &Wires[i]
 		for side, places := range map[string][]codePlace{"server": server, "client": client} {
 			if side == "client" && !isClient(w) {
 				continue
@@ -487,7 +487,7 @@ func TestUserCodeCannotLoseACallOverAnyWire(t *testing.T) {
 			for _, p := range places {
 				for _, how := range []string{"panics", "exits"} {
 					if p.needs == nil || p.needs(w) {
-						t.Run(w.name+"/"+side+"/"+p.name+"/"+how, func(t *testing.T) {
+						t.Run(w.Name+"/"+side+"/"+p.name+"/"+how, func(t *testing.T) {
 							if !p.alone {
 								t.Parallel()
 							}
@@ -504,11 +504,14 @@ func TestUserCodeCannotLoseACallOverAnyWire(t *testing.T) {
 const slots = 8
 
 // tryCode makes calls while code at p does harm, and when it does no more.
-func tryCode(t *testing.T, w *wire, side string, p codePlace, how string) {
+func tryCode(t *testing.T, w *Wire, side string, p codePlace, how string) {
 	t.Helper()
 	h := &harm{how: how}
-	tr := new(trial)
-	tr.options.Limits.MaxOpen, tr.client.Limits.MaxOpen = slots, slots // one that is lost is missed soon
+	tr := new(Trial)
+	tr.Options.Limits.MaxOpen, tr.Client.Limits.MaxOpen = slots, slots // one that is lost is missed soon
+	tr.more = func(s *yodel.Server) {
+		say.Handle(s, func(_ context.Context, in *Saying) (*Said, error) { return &Said{in.Text}, tr.do(0) })
+	}
 	p.put(t, tr, h)
 	defer func() {
 		inMessages.encodeSaying.Store(nil)
@@ -558,7 +561,7 @@ func bounded(t *testing.T) context.Context {
 }
 
 // everyCall makes one call of each kind that w carries, each on a goroutine of its own.
-func everyCall(t *testing.T, w *wire, tr *trial, c yodel.Caller) error {
+func everyCall(t *testing.T, w *Wire, tr *Trial, c yodel.Caller) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience/2)
 	defer cancel()
@@ -610,7 +613,7 @@ func everyCall(t *testing.T, w *wire, tr *trial, c yodel.Caller) error {
 }
 
 // callGo makes an asynchronous call.
-func callGo(ctx context.Context, tr *trial, c yodel.Caller) error {
+func callGo(ctx context.Context, tr *Trial, c yodel.Caller) error {
 	if s, ok := c.(*spread); ok {
 		c = s.clients[0]
 	}
@@ -622,7 +625,7 @@ func callGo(ctx context.Context, tr *trial, c yodel.Caller) error {
 		return err
 	}
 	told := make(chan error, 1)
-	client.Go(ctx, &yodel.Call{Method: string(unary), Args: &Ask{1}, Reply: new(Told)}, func(err error) {
+	client.Go(ctx, &yodel.Call{Method: string(unary), Args: &Ask{N: 1}, Reply: new(Told)}, func(err error) {
 		told <- err
 		if tr.called != nil {
 			tr.called()
@@ -634,4 +637,10 @@ func callGo(ctx context.Context, tr *trial, c yodel.Caller) error {
 	case <-ctx.Done():
 		return fmt.Errorf("the callback is not called: %w", context.Cause(ctx))
 	}
+}
+
+// call makes one call of the unary method.
+func call(ctx context.Context, c yodel.Caller, key string) (int64, error) {
+	told, err := unary.Do(ctx, c, &yodel.Call{IdempotencyKey: key}, &Ask{N: 1})
+	return number(told), err
 }

@@ -60,6 +60,16 @@ const forever = 100 * 365 * 24 * time.Hour
 // maxStreams is the largest number of requests that an HTTP/2 client may have open on a connection.
 const maxStreams = 1024
 
+// A request whose handler does not read, or that waits for memory, fills the window of its stream,
+// and takes as much of the window of the connection. If the latter was used up, all requests of the
+// connection would stand still. Net/http's defaults are 1 MiB for both, so that one such request is
+// enough. With these it takes 31 of them. The memory of unread bytes is in no budget, so the window
+// of a connection must not be large.
+const (
+	connWindow   = 4<<20 - streamWindow // net/http documents that it is less than 4 MiB
+	streamWindow = 128 << 10
+)
+
 func newConnection(ctx context.Context, p *Protocol, s *yodel.Session) *connection {
 	c := &connection{router: router{protocol: p, session: s, own: true}, conn: s.AsConn(), tls: s.Peer.TLS(), tracked: make(chan struct{}), closed: make(chan struct{}), refuse: make(chan struct{})}
 	limits := s.Limits()
@@ -78,9 +88,11 @@ func newConnection(ctx context.Context, p *Protocol, s *yodel.Session) *connecti
 		ConnState:         func(_ net.Conn, state std.ConnState) { c.state(ctx, state) },
 		ErrorLog:          log.New(errorLog{p.opts.Logger}, "", 0),
 		HTTP2: &std.HTTP2Config{
-			MaxConcurrentStreams: min(limits.MaxOpen, maxStreams),
-			SendPingTimeout:      limits.KeepAlive,
-			PingTimeout:          max(limits.KeepAlive, time.Second),
+			MaxConcurrentStreams:          min(limits.MaxOpen, maxStreams),
+			MaxReceiveBufferPerConnection: connWindow,
+			MaxReceiveBufferPerStream:     streamWindow,
+			SendPingTimeout:               limits.KeepAlive,
+			PingTimeout:                   max(limits.KeepAlive, time.Second),
 		},
 	}
 	return c

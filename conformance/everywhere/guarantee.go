@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package everywhere
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// A Shape is a kind of method.
+type Shape string
+
+// The shapes of methods.
+const (
+	Unary  Shape = "unary"
+	Feed   Shape = "feed"
+	Upload Shape = "upload"
+	Duplex Shape = "duplex"
+)
+
+// A Guarantee is a row of the table: what a middleware, an option or the framework itself promises.
+type Guarantee struct {
+	Name string
+	// Only says why other shapes than the unary one do not have the guarantee. Empty means that all
+	// shapes have it.
+	Only string
+	// Lacks says why calls of a shape over a wire cannot have it. Nil or "" means that they have.
+	Lacks func(w *Wire, shape Shape) string
+	// Server and Client give the guarantee on that side. Nil means that it does not belong there.
+	// If both are nil, the framework itself gives it.
+	Server, Client func(t *testing.T, tr *Trial)
+	// Prepare says what the methods do, with and without the guarantee. Nil means that they reply.
+	Prepare func(tr *Trial)
+	// AtOnce is how many calls of the check have to run at once. Default 1.
+	AtOnce int
+	// Servers is how many servers there are, among which a client divides its calls. Default 1.
+	Servers int
+	// Check returns an error if the guarantee does not hold.
+	Check func(ctx context.Context, c *Cell) error
+}
+
+// A Cell is a guarantee of one side, over one wire, for one shape.
+type Cell struct {
+	*Trial
+	Wire   *Wire
+	Shape  Shape
+	Side   string // "server", "client", "framework" or "control"
+	Caller yodel.Caller
+
+	number int64  // in the requests; 0 means 1
+	pad    string // of the requests
+	t      *testing.T
+}
+
+// Call makes a call of the cell's shape, and returns the number in the reply. The method, the
+// arguments and the reply of like are set here.
+func (c *Cell) Call(ctx context.Context, like yodel.Call) (int64, error) {
+	switch c.Shape {
+	case Feed:
+		return first(feed.Do(ctx, c.Caller, &like, c.ask()))
+	case Upload:
+		told, err := upload.Do(ctx, c.Caller, &like, func(send yodel.Send[Ask]) error { return send(c.ask()) })
+		return number(told), err
+	case Duplex:
+		var n int64
+		err := duplex.Do(ctx, c.Caller, &like, func(recv yodel.Recv[Told], send yodel.Send[Ask]) (err error) {
+			if err := send(c.ask()); err != nil {
+				return err
+			}
+			if err := send.End(); err != nil {
+				return err
+			}
+			n, err = first(recv)
+			return err
+		})
+		return n, err
+	default:
+		told, err := unary.Do(ctx, c.Caller, &like, c.ask())
+		return number(told), err
+	}
+}
+
+func (c *Cell) ask() *Ask { return &Ask{max(c.number, 1), c.pad} }
+
+func number(told *Told) int64 {
+	if told == nil {
+		return 0
+	}
+	return told.N
+}
+
+// first receives all messages, and returns the number in the first one.
+func first(recv yodel.Recv[Told]) (n int64, err error) {
+	for told, err := range recv {
+		if err != nil {
+			return n, err
+		}
+		if n == 0 {
+			n = told.N
+		}
+	}
+	return n, nil
+}
+
+// Method is the method of the cell's shape.
+func (c *Cell) Method() string {
+	return map[Shape]string{Unary: string(unary), Feed: string(feed), Upload: string(upload), Duplex: string(duplex)}[c.Shape]
+}
+
+// Hold tries guarantees over every wire, on each side to which they belong and for each shape that
+// the wire carries. Without what gives a guarantee, the check of its cell has to fail.
+func Hold(t *testing.T, guarantees []Guarantee) {
+	t.Helper()
+	for i := range Wires {
+		w := &Wires[i]
+		t.Run(w.Name, func(t *testing.T) {
+			for _, g := range guarantees {
+				t.Run(g.Name, func(t *testing.T) { g.try(t, w) })
+			}
+		})
+	}
+}
+
+// try tries a guarantee over w. If it cannot be there, docs/wires.md has the reason.
+func (g *Guarantee) try(t *testing.T, w *Wire) {
+	for _, shape := range g.shapes(w) {
+		if g.missing(w, shape) != "" {
+			continue
+		}
+		for side, put := range g.sides(w) {
+			t.Run(string(shape)+"/"+side, func(t *testing.T) {
+				t.Parallel()
+				g.tryOn(t, w, shape, side, put)
+			})
+		}
+	}
+}
+
+// sides returns what gives the guarantee on each side, and nil for the control.
+func (g *Guarantee) sides(w *Wire) map[string]func(t *testing.T, tr *Trial) {
+	sides := map[string]func(t *testing.T, tr *Trial){"control": nil}
+	if g.Server != nil {
+		sides["server"] = g.Server
+	}
+	// A caller of another kind is no client. A client whose connection carries one call queues the
+	// others.
+	if g.Client != nil && w.dial == nil && (!w.oneAtATime || g.AtOnce <= 1) {
+		sides["client"] = g.Client
+	}
+	if g.Server == nil && g.Client == nil {
+		sides["framework"] = func(*testing.T, *Trial) {}
+	}
+	return sides
+}
+
+// shapes returns the shapes that both the guarantee and a wire have.
+func (g *Guarantee) shapes(w *Wire) []Shape {
+	if g.Only != "" || !w.streams {
+		return []Shape{Unary}
+	}
+	return []Shape{Unary, Feed, Upload, Duplex}
+}
+
+// missing returns why calls of a shape over a wire cannot have a guarantee. It is empty if it is
+// tried there.
+func (g *Guarantee) missing(w *Wire, shape Shape) string {
+	if g.Lacks != nil {
+		if why := g.Lacks(w, shape); why != "" {
+			return why
+		}
+	}
+	if len(g.sides(w)) == 1 {
+		return "it belongs on a client of yodel, and these callers are none"
+	}
+	return ""
+}
+
+func (g *Guarantee) tryOn(t *testing.T, w *Wire, shape Shape, side string, put func(t *testing.T, tr *Trial)) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	tr := &Trial{Control: put == nil, count: g.Servers}
+	if w.wire != nil {
+		tr.speaks = []string{w.wire.Name()}
+	}
+	if g.Prepare != nil {
+		g.Prepare(tr)
+	}
+	if put != nil {
+		put(t, tr)
+	}
+	tr.start()
+	n := max(g.AtOnce, 1)
+	if side == "client" {
+		n = 1 // each client has middleware of its own
+	}
+	err := g.Check(ctx, &Cell{Trial: tr, Wire: w, Shape: shape, Side: side, t: t, Caller: w.caller(t, tr, n)})
+	switch {
+	case tr.Control && err == nil:
+		t.Error("the check passes without what gives the guarantee")
+	case !tr.Control && err != nil:
+		t.Error(err)
+	}
+}
+
+// CallAtOnce makes n calls at once, and returns how many of them have failed until now.
+func (c *Cell) CallAtOnce(ctx context.Context, n int) (failed *atomic.Int64, wait func()) {
+	failed = new(atomic.Int64)
+	var all sync.WaitGroup
+	for range n {
+		all.Go(func() {
+			if _, err := c.Call(ctx, yodel.Call{}); err != nil {
+				failed.Add(1)
+			}
+		})
+	}
+	return failed, all.Wait
+}
+
+// refuses wants a call to fail, and not to be executed.
+func (c *Cell) refuses(ctx context.Context, code yodel.Code) error {
+	before := c.executed.Load()
+	_, err := c.Call(ctx, yodel.Call{})
+	switch n := c.executed.Load() - before; {
+	case err == nil:
+		return errors.New("the call succeeds, want it to be refused")
+	case n != 0:
+		return errors.New("the call was executed, want it to be refused")
+	case c.Wire.codes && yodel.CodeOf(err) != code:
+		return errors.Join(errors.New("the code is not "+code.String()), err)
+	}
+	return nil
+}
+
+// LacksKeys says why a call over w has no idempotency key.
+func LacksKeys(w *Wire, _ Shape) string {
+	if w.keys {
+		return ""
+	}
+	return "the protocol has no place for a key"
+}
+
+// ExecutesOnce wants two equal calls with a key, which may be empty, to be executed once.
+func (c *Cell) ExecutesOnce(ctx context.Context, key string) error {
+	for range 2 {
+		if got, err := c.Call(ctx, yodel.Call{IdempotencyKey: key}); err != nil || got != 1 {
+			return errors.Join(err, fmt.Errorf("the reply is %d, want that of the first call", got))
+		}
+	}
+	if n := c.executed.Load(); n != 1 {
+		return fmt.Errorf("two equal calls were executed %d times", n)
+	}
+	return nil
+}
+
+// Seen waits until condition holds.
+func (c *Cell) Seen(ctx context.Context, what string, condition func() bool) error {
+	own, cancel := context.WithTimeout(ctx, c.limit())
+	defer cancel()
+	if err := until(own, condition); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// replies wants a call to have a number as its reply.
+func (c *Cell) replies(ctx context.Context, want int64) error {
+	if got, err := c.Call(ctx, yodel.Call{}); err != nil || got != want {
+		return errors.Join(err, fmt.Errorf("the reply is %d, want %d", got, want))
+	}
+	return nil
+}
+
+// CheckRate wants two calls to pass, and the third to be refused.
+func CheckRate(ctx context.Context, c *Cell) error {
+	for n := range int64(2) {
+		if err := c.replies(ctx, n+1); err != nil {
+			return err
+		}
+	}
+	return c.refuses(ctx, yodel.ResourceExhausted)
+}
+
+// Name is the name of the cell's test.
+func (c *Cell) Name() string { return c.t.Name() }

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package everywhere
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/middleware/accesslog"
+	"github.com/yodel-rpc/yodel/middleware/auth"
+	"github.com/yodel-rpc/yodel/middleware/cache"
+	"github.com/yodel-rpc/yodel/middleware/fallback"
+	"github.com/yodel-rpc/yodel/middleware/fault"
+	"github.com/yodel-rpc/yodel/middleware/limit"
+	"github.com/yodel-rpc/yodel/middleware/mirror"
+	"github.com/yodel-rpc/yodel/middleware/once"
+	"github.com/yodel-rpc/yodel/middleware/rate"
+	"github.com/yodel-rpc/yodel/middleware/recovery"
+	"github.com/yodel-rpc/yodel/middleware/timeout"
+	"github.com/yodel-rpc/yodel/recommended"
+	"github.com/yodel-rpc/yodel/yodeltest"
+)
+
+// TestMain lets eight cells run at a time, because most of them wait.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	yodeltest.VerifyNoLeaks(m)
+}
+
+// Middleware holds over every wire, on the server and on a client.
+func TestMiddlewareOverEveryWire(t *testing.T) {
+	Hold(t, serverGuarantees)
+}
+
+// A maker makes a middleware for a trial.
+type maker func(t *testing.T, tr *Trial) yodel.Middleware
+
+func (m maker) server(t *testing.T, tr *Trial) {
+	tr.Options.Middleware = append(tr.Options.Middleware, m(t, tr))
+}
+
+func (m maker) client(t *testing.T, tr *Trial) {
+	tr.Client.Middleware = append(tr.Client.Middleware, m(t, tr))
+}
+
+// the returns a maker of a middleware that needs nothing of the trial.
+func the(middleware func() yodel.Middleware) maker {
+	return func(*testing.T, *Trial) yodel.Middleware { return middleware() }
+}
+
+var (
+	limited = the(func() yodel.Middleware {
+		return limit.With(&limit.Options{Limit: 4, Queue: 4, Interval: time.Minute, Streams: true})
+	})
+	rated    = the(func() yodel.Middleware { return rate.With(&rate.Limit{PerSecond: 1e-3, Burst: 2}) })
+	stored   = the(func() yodel.Middleware { return cache.For(time.Minute, string(unary)) })
+	replaced = the(func() yodel.Middleware {
+		return fallback.With(&fallback.Options{Reply: &Told{-1}, Codes: []yodel.Code{yodel.Unavailable}})
+	})
+	faulty maker = func(t *testing.T, _ *Trial) yodel.Middleware {
+		return injected(t, fault.Rule{Name: "all", Code: yodel.DataLoss})
+	}
+	admitted = the(func() yodel.Middleware {
+		return auth.Check(func(ctx context.Context, _, token string) (context.Context, error) {
+			if token != "right" {
+				return nil, yodel.Errorf(yodel.PermissionDenied, "wrong token")
+			}
+			return ctx, nil
+		})
+	})
+	timed     = the(func() yodel.Middleware { return timeout.After(200 * time.Millisecond) })
+	recovered = the(func() yodel.Middleware {
+		return recovery.With(func(context.Context, *yodel.Call, any, []byte) error {
+			return yodel.Errorf(yodel.Aborted, "it was mended")
+		})
+	})
+	answered = the(func() yodel.Middleware { return answer(string(unary), &Told{99}) })
+)
+
+const oneExecution = "a stream with a key is refused, because its messages are not remembered"
+
+var serverGuarantees = []Guarantee{
+	{Name: "limit", Prepare: closeGate, Server: limited.server, Client: limited.client, Check: checkLimit, AtOnce: 100},
+	{Name: "rate", Server: rated.server, Client: rated.client, Check: CheckRate},
+	{
+		Name:   "once",
+		Only:   oneExecution,
+		Lacks:  LacksKeys,
+		Server: func(_ *testing.T, tr *Trial) { tr.Options.Keys = once.With(nil) },
+		Check:  func(ctx context.Context, c *Cell) error { return c.ExecutesOnce(ctx, c.Name()) },
+	},
+	{
+		Name: "cache", Only: "it keeps whole replies",
+		Server: stored.server, Client: stored.client,
+		Check: func(ctx context.Context, c *Cell) error { return c.ExecutesOnce(ctx, "") },
+	},
+	{
+		Name: "fallback", Only: "streams have no fallback",
+		Prepare: func(tr *Trial) { tr.fail = always(yodel.Errorf(yodel.Unavailable, "not now")) },
+		Server:  replaced.server, Client: replaced.client,
+		Check: func(ctx context.Context, c *Cell) error { return c.replies(ctx, -1) },
+	},
+	{Name: "mirror", Only: "streams are not mirrored", Server: maker(mirrored).server, Client: maker(mirrored).client, Check: checkMirror},
+	{
+		Name: "fault", Server: faulty.server, Client: faulty.client,
+		Check: func(ctx context.Context, c *Cell) error { return c.refuses(ctx, yodel.DataLoss) },
+	},
+	{
+		Name: "auth", Server: admitted.server, Check: checkAuth,
+		Lacks: func(w *Wire, _ Shape) string {
+			if !w.Metadata {
+				return "the protocol has no place for a token, so each call is refused: use auth.Conn, or certificates"
+			}
+			return ""
+		},
+	},
+	{Name: "timeout", Prepare: closeGate, Server: timed.server, Client: timed.client, Check: checkTimeout},
+	{
+		Name: "accesslog",
+		Server: func(_ *testing.T, tr *Trial) {
+			tr.Options.Observers = append(tr.Options.Observers, accesslog.To(slog.New(slog.NewTextHandler(&tr.lines, nil)), nil))
+		},
+		Client: func(_ *testing.T, tr *Trial) {
+			tr.Client.Observers = append(tr.Client.Observers, accesslog.To(slog.New(slog.NewTextHandler(&tr.lines, nil)), nil))
+		},
+		Check: checkLog,
+	},
+	{
+		Name: "recovery", Prepare: func(tr *Trial) { tr.act = func() { panic(secret) } },
+		Server: recovered.server,
+		Check: func(ctx context.Context, c *Cell) error {
+			if _, err := c.Call(ctx, yodel.Call{}); err == nil || !strings.Contains(err.Error(), "it was mended") {
+				return fmt.Errorf("the error is %w, want that of the function", err)
+			}
+			return nil
+		},
+	},
+	{
+		Name: "once, as recommended", Only: oneExecution,
+		Lacks:  LacksKeys,
+		Server: func(_ *testing.T, tr *Trial) { tr.Options = *recommended.Server(&tr.Options) },
+		Check:  func(ctx context.Context, c *Cell) error { return c.ExecutesOnce(ctx, c.Name()) },
+	},
+	{
+		Name: "limit, as recommended", Only: "recommended.Server does not limit streams",
+		Prepare: func(tr *Trial) {
+			tr.observe = func(ctx context.Context) { tr.limits.Store(int64(len(limit.Of(yodel.CallFrom(ctx))))) }
+		},
+		Server: func(_ *testing.T, tr *Trial) { tr.Options = *recommended.Server(&tr.Options) },
+		Check: func(ctx context.Context, c *Cell) error {
+			if _, err := c.Call(ctx, yodel.Call{}); err != nil || c.limits.Load() != 1 {
+				return errors.Join(err, fmt.Errorf("the call passed %d limits, want 1", c.limits.Load()))
+			}
+			return nil
+		},
+	},
+	{
+		Name: "hidden errors",
+		Prepare: func(tr *Trial) {
+			tr.fail = always(fmt.Errorf("read /etc/secret: %w", yodel.Errorf(yodel.NotFound, "no such user")))
+		},
+		Lacks:  ownCallers,
+		Server: func(_ *testing.T, tr *Trial) { tr.Options.HideErrors = true },
+		Check:  checkHidden,
+	},
+	{
+		Name: "a user's middleware", Only: "it answers unary calls",
+		Server: answered.server, Client: answered.client,
+		Check: func(ctx context.Context, c *Cell) error { return c.replies(ctx, 99) },
+	},
+}
+
+// ownCallers returns why errors are not hidden, or are hidden by another option.
+func ownCallers(w *Wire, _ Shape) string {
+	switch {
+	case strings.HasPrefix(w.Name, "yodel"), w.Name == "in process", w.Name == "server to client":
+		return "the callers belong to the program"
+	case strings.Contains(w.Name, "HTTP"), strings.HasPrefix(w.Name, "gRPC"), strings.HasPrefix(w.Name, "Connect"):
+		return "protocol/http hides them by default: its own tests show that"
+	}
+	return ""
+}
+
+// closeGate makes the methods wait, and counts the calls of the client.
+func closeGate(tr *Trial) {
+	tr.gate = make(chan struct{})
+	tr.Client.Middleware = []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
+		return func(ctx context.Context, call *yodel.Call) error {
+			tr.entered.Add(1)
+			return next(ctx, call)
+		}
+	}}
+}
+
+// answer answers the unary calls of a method itself.
+func answer(method string, reply *Told) yodel.Middleware {
+	return func(next yodel.Handler) yodel.Handler {
+		return func(ctx context.Context, call *yodel.Call) error {
+			name := strings.ReplaceAll(call.Method, "/", ".") // over HTTP, a method that does not exist has the name of its path
+			if name != method || call.Streams() {
+				return next(ctx, call)
+			}
+			e, err := (&yodel.Call{Method: call.Method, Args: reply, Codec: call.Encoding()}).Encode()
+			if err != nil {
+				return err
+			}
+			return call.Answer(e)
+		}
+	}
+}
+
+// checkHidden wants the caller to see what was written for callers, and nothing else.
+func checkHidden(ctx context.Context, c *Cell) error {
+	_, err := c.Call(ctx, yodel.Call{})
+	if err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "no such user") {
+		return fmt.Errorf("the error is %w, want only what Errorf has made", err)
+	}
+	return nil
+}
+
+// Clients in yodel's own protocol and callers in the process get all texts, because they belong to
+// the program.
+func TestErrorsAreNotHiddenFromOwnCallers(t *testing.T) {
+	for i := range Wires {
+		w := &Wires[i]
+		if ownCallers(w, Unary) != "the callers belong to the program" {
+			continue
+		}
+		t.Run(w.Name, func(t *testing.T) {
+			tr := &Trial{fail: always(errors.New("read /etc/secret"))}
+			tr.Options.HideErrors = true
+			tr.start()
+			c := &Cell{Trial: tr, Wire: w, Shape: Unary, Caller: w.caller(t, tr, 1)}
+			if _, err := c.Call(t.Context(), yodel.Call{}); err == nil || !strings.Contains(err.Error(), "/etc/secret") {
+				t.Errorf("the error is %v, want its whole text", err)
+			}
+		})
+	}
+}
+
+// checkLimit wants 4 of 100 calls to run at once, 4 to wait, and the rest to be refused.
+func checkLimit(ctx context.Context, c *Cell) error {
+	refused, wait := c.CallAtOnce(ctx, 100)
+	err := until(ctx, func() bool { return c.running.Load() > 4 || refused.Load() >= 92 && c.running.Load() == 4 })
+	close(c.gate)
+	wait()
+	if peak, n, failed := c.peak.Load(), c.executed.Load(), refused.Load(); err != nil || peak != 4 || n != 8 || failed != 92 {
+		return errors.Join(err, fmt.Errorf("%d calls ran at once, %d in all, %d failed, want 4, 8 and 92", peak, n, failed))
+	}
+	return nil
+}
+
+// checkAuth wants calls without the right token to be refused.
+func checkAuth(ctx context.Context, c *Cell) error {
+	for _, call := range []struct {
+		token string
+		code  yodel.Code
+	}{{"", yodel.Unauthenticated}, {"Bearer wrong", yodel.PermissionDenied}, {"Bearer right", 0}} {
+		md := yodel.Metadata{"authorization": call.token}
+		if call.token == "" {
+			md = nil
+		}
+		var err error
+		for range 100 { // a server of rpcx closes the connection of a call that it has refused
+			if _, err = c.Call(ctx, yodel.Call{Metadata: md}); yodel.CodeOf(err) != yodel.Unavailable {
+				break
+			}
+		}
+		if executed := c.executed.Load() != 0; yodel.CodeOf(err) != call.code || executed != (call.code == 0) {
+			return fmt.Errorf("with the token %q: executed %t, %w", call.token, executed, err)
+		}
+	}
+	return nil
+}
+
+// checkTimeout wants a call that waits forever to end, and the context of its method too.
+func checkTimeout(ctx context.Context, c *Cell) error {
+	own, cancel := context.WithCancel(context.WithoutCancel(ctx)) // without a deadline, which would travel to the server
+	defer cancel()
+	defer time.AfterFunc(c.limit(), cancel).Stop()
+	_, err := c.Call(own, yodel.Call{})
+	switch {
+	case own.Err() != nil || err == nil:
+		return fmt.Errorf("the call was not ended: %w", err)
+	case c.Wire.codes && yodel.CodeOf(err) != yodel.DeadlineExceeded:
+		return fmt.Errorf("the error is %w, want that the deadline has passed", err)
+	}
+	if c.Side == "client" && !c.Wire.deadline && !c.Wire.cancels {
+		return nil // the server cannot know
+	}
+	return until(ctx, func() bool { return c.running.Load() == 0 })
+}
+
+// checkLog wants one line for each call, with its outcome.
+func checkLog(ctx context.Context, c *Cell) error {
+	if err := c.replies(ctx, 1); err != nil {
+		return err
+	}
+	own, cancel := context.WithTimeout(ctx, c.limit())
+	defer cancel()
+	var lines string
+	err := until(own, func() bool { lines = c.lines.String(); return strings.Contains(lines, c.Method()) })
+	if err != nil || strings.Count(lines, "\n") != 1 {
+		return fmt.Errorf("the log is %q, want one line with %s: %w", lines, c.Method(), err)
+	}
+	return nil
+}
+
+// mirrored copies the calls to a server of its own, which counts them.
+func mirrored(t *testing.T, tr *Trial) yodel.Middleware {
+	t.Helper()
+	copies := yodel.NewServer(&yodel.ServerOptions{Codecs: codecs(), Logger: silent})
+	unary.Handle(copies, func(context.Context, *Ask) (*Told, error) {
+		tr.mirrored.Add(1)
+		return &Told{}, nil
+	})
+	c := yodel.NewClient(yodel.Static(serve(t, copies, nil)), &yodel.ClientOptions{Logger: silent})
+	t.Cleanup(c.Close)
+	return mirror.To(c, nil)
+}
+
+func checkMirror(ctx context.Context, c *Cell) error {
+	if err := c.replies(ctx, 1); err != nil {
+		return err
+	}
+	own, cancel := context.WithTimeout(ctx, c.limit())
+	defer cancel()
+	if err := until(own, func() bool { return c.mirrored.Load() == 1 }); err != nil {
+		return fmt.Errorf("the call was not mirrored: %w", err)
+	}
+	return nil
+}
