@@ -125,3 +125,73 @@ func TestRefusedStreams(t *testing.T) {
 		})
 	}
 }
+
+const (
+	beganFeed   = "\x00\x00\x19\x01\x04\x00\x00\x00\x01" + "\x88\x0f\x10\x15application/grpc+json" // HEADERS with the status 200
+	wholeNumber = "\x00\x00\x07\x00\x00\x00\x00\x00\x01" + "\x00\x00\x00\x00\x0242"                // DATA with a message
+	halfNumber  = "\x00\x00\x07\x00\x00\x00\x00\x00\x01" + "\x00\x00\x00\x00\x6442"                // DATA with the beginning of one
+	endOfFeed   = "\x00\x00\x00\x00\x01\x00\x00\x00\x01"                                           // DATA without bytes, at the end
+)
+
+// answerAndClose listens, sends frames for the first request, and closes the connection.
+func answerAndClose(t *testing.T, frames string) (addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer c.Close()
+				_, _ = io.WriteString(c, settings)
+				r := bufio.NewReader(c)
+				_, err := r.Discard(prefaceSize)
+				for header := make([]byte, frameHeaderSize); err == nil && header[3] != headersType; {
+					if _, err = io.ReadFull(r, header); err == nil {
+						_, err = r.Discard(int(header[0])<<16 | int(header[1])<<8 | int(header[2]))
+					}
+				}
+				_, _ = io.WriteString(c, frames)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		all.Wait()
+	})
+	return l.Addr().String()
+}
+
+// A feed whose connection is lost fails as a call whose connection is lost, wherever it was. A feed
+// that its server ends within a message breaks the protocol.
+func TestALostConnectionEndsAFeed(t *testing.T) {
+	const count yodel.Feed[int, int] = "Test.Count"
+	for name, test := range map[string]struct {
+		frames string
+		code   yodel.Code
+		id     string
+	}{
+		"before a message":     {beganFeed, yodel.Unavailable, "YDL1104"},
+		"behind a message":     {beganFeed + wholeNumber, yodel.Unavailable, "YDL1104"},
+		"within a message":     {beganFeed + halfNumber, yodel.Unavailable, "YDL1104"},
+		"end within a message": {beganFeed + halfNumber + endOfFeed, yodel.Internal, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := yodel.NewClient(yodel.Static("grpc://"+answerAndClose(t, test.frames)), &yodel.ClientOptions{Wires: []yodel.Wire{grpc.Wire}})
+			defer c.Close()
+			var failure error
+			for _, err := range count.Call(t.Context(), c, new(int)) {
+				failure = err
+			}
+			if e, ok := errors.AsType[*yodel.Error](failure); !ok || e.Code != test.code || e.ID != test.id {
+				t.Errorf("got %v, want the code %v and the ID %q", failure, test.code, test.id)
+			}
+		})
+	}
+}

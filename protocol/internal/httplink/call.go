@@ -192,6 +192,7 @@ type conversation struct {
 	messages bool // a message was received
 	held     int  // bytes that are counted for replies that in does not hold any more
 	in       httpwire.Reader
+	body     body // that in reads
 	last     []byte
 	end      error // of the messages; io.EOF if the server has ended them
 }
@@ -264,6 +265,20 @@ func (v *conversation) End() {
 	}
 }
 
+// A body is the body of a response. It remembers why it cannot be read further.
+type body struct {
+	io.Reader
+	err error
+}
+
+// Read implements io.Reader.
+func (b *body) Read(p []byte) (n int, err error) {
+	if n, err = b.Reader.Read(p); err != nil {
+		b.err = err
+	}
+	return n, err
+}
+
 // Receive implements yodel.Messages.
 func (v *conversation) Receive(ctx context.Context) ([]byte, bool, error) {
 	if v.end != nil {
@@ -288,6 +303,8 @@ func (v *conversation) next() (flags byte, body []byte, err error) {
 	switch {
 	case err == httpwire.ErrMemory: //nolint:errorlint // errors.Is compares codes
 		return 0, nil, v.noMemory()
+	case err == httpwire.ErrCut && v.body.err != io.EOF: //nolint:errorlint // as above; the connection was lost
+		return 0, nil, failed(v.ctx, v.body.err)
 	case err == httpwire.ErrCut: //nolint:errorlint // as above
 		return 0, nil, yodel.Errorf(yodel.Internal, "%s: the reply ends within a message", v.call.Method)
 	case err != nil:
@@ -364,7 +381,8 @@ func (v *conversation) open() error {
 			v.call.SetHeader(md)
 		}
 	}
-	v.in = httpwire.Reader{From: v.response.Body, Max: v.link.Limits.MaxMessage, Reserve: v.link.ep.Reserve}
+	v.body.Reader = v.response.Body
+	v.in = httpwire.Reader{From: &v.body, Max: v.link.Limits.MaxMessage, Reserve: v.link.ep.Reserve}
 	return nil
 }
 
