@@ -68,11 +68,13 @@ func (s *addresses) ask(ctx context.Context, addr string) error {
 	return nil
 }
 
-// Services returns the services of a server, sorted, without the built-in one.
+// Services returns the services of a server, sorted, without the built-in one and without gRPC's
+// own for health and reflection.
 func Services(info *introspect.Info) []string {
 	var names []string
 	for _, m := range info.Methods {
-		if name := ServiceOf(m.Name); name != "yodel" && !strings.HasPrefix(m.Name, "grpc.") {
+		name := ServiceOf(m.Name)
+		if name != "yodel" && !strings.HasPrefix(name, "grpc.health.") && !strings.HasPrefix(name, "grpc.reflection.") {
 			names = append(names, name)
 		}
 	}
