@@ -29,7 +29,7 @@ func TestRegistrySuitePassesASoundOne(t *testing.T) {
 
 func TestRegistrySuiteSaysWhatItCannotTry(t *testing.T) {
 	if raceEnabled {
-		t.Skip("the race detector of Go 1.26.8 sometimes crashes in itself here (__tsan::TraceSwitchPartImpl)")
+		t.Skip("the race detector of Go 1.26.8 sometimes crashes here, within __tsan::TraceSwitchPartImpl; go.dev/issue/78156 is alike")
 	}
 	synctest.Test(t, func(t *testing.T) {
 		b := newBook()

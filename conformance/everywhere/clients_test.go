@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -29,9 +30,9 @@ func TestClientsOverEveryWire(t *testing.T) {
 }
 
 var (
-	retried  = the(func() yodel.Middleware { return retry.Times(3) })
-	hedged   = the(func() yodel.Middleware { return hedge.After(10 * time.Millisecond) })
-	merged   = the(func() yodel.Middleware { return coalesce.Calls(string(unary)) })
+	retried  = plain(func() yodel.Middleware { return retry.Times(3) })
+	hedged   = plain(func() yodel.Middleware { return hedge.After(10 * time.Millisecond) })
+	merged   = plain(func() yodel.Middleware { return coalesce.Calls(string(unary)) })
 	attempts = func(m yodel.EndpointMiddleware) func(*testing.T, *Trial) {
 		return func(_ *testing.T, tr *Trial) { tr.Client.EndpointMiddleware = append(tr.Client.EndpointMiddleware, m) }
 	}
@@ -41,13 +42,13 @@ const oneAttempt = "a stream has one attempt"
 
 var clientGuarantees = []Guarantee{
 	{
-		Name: "retry", Only: oneAttempt, Lacks: lacksCodes,
+		Name: "retry", Only: oneAttempt,
 		Prepare: func(tr *Trial) { failTwice(tr); tr.Client.Idempotent = methods },
 		Client:  retried.client,
 		Check:   func(ctx context.Context, c *Cell) error { return c.replies(ctx, 3) },
 	},
 	{
-		Name: "budget", Only: oneAttempt, Lacks: lacksCodes,
+		Name: "budget", Only: oneAttempt,
 		Prepare: func(tr *Trial) {
 			tr.fail = always(yodel.Errorf(yodel.Unavailable, "not now"))
 			tr.Client.Idempotent = methods
@@ -59,18 +60,16 @@ var clientGuarantees = []Guarantee{
 	},
 	{
 		Name: "keys", Only: oneAttempt,
-		Lacks: func(w *Wire, _ Shape) string {
-			if w.remember {
-				return ""
-			}
-			return "yodel's servers do not say over this protocol that they remember keys, so a client does not repeat a call because of its key"
-		},
+		Lacks: lacks(func(w *Wire) bool { return w.remember },
+			"yodel's servers do not say over this protocol that they remember keys, so a client does not repeat a call because of its key"),
 		Prepare: func(tr *Trial) {
 			tr.Options.Keys = once.With(nil)
 			tr.Client.EndpointMiddleware = []yodel.EndpointMiddleware{loseOne()}
-			tr.Client.Middleware = []yodel.Middleware{keyLater(tr), retry.Times(3)}
+			tr.Client.Middleware = []yodel.Middleware{retry.Times(3)}
 		},
-		Client: func(_ *testing.T, tr *Trial) { tr.keyed = true },
+		Client: func(_ *testing.T, tr *Trial) {
+			tr.Client.Middleware = slices.Insert(tr.Client.Middleware, 0, once.Keys())
+		},
 		Check: func(ctx context.Context, c *Cell) error {
 			if err := c.replies(ctx, 1); err != nil {
 				return err
@@ -107,7 +106,8 @@ var clientGuarantees = []Guarantee{
 		Check:  checkAvoids,
 	},
 	{
-		Name: "health", Servers: 2, Lacks: lacksBuiltIn,
+		Name: "health", Servers: 2,
+		Lacks: lacks(func(w *Wire) bool { return w.builtIn }, "thrift.Wire has calls of one service here, and the built-in methods are of another"),
 		Prepare: func(tr *Trial) {
 			tr.each = func(server int, o *yodel.ServerOptions) {
 				if server == 0 {
@@ -120,12 +120,7 @@ var clientGuarantees = []Guarantee{
 	},
 	{
 		Name: "coalesce", Only: "streams are not merged", Prepare: closeGate,
-		Lacks: func(w *Wire, _ Shape) string {
-			if w.codec == gob.Codec {
-				return "no client can send encoded arguments"
-			}
-			return ""
-		},
+		Lacks:  lacks(func(w *Wire) bool { return w.codec != gob.Codec }, "no client can send encoded arguments"),
 		Client: merged.client,
 		Check:  checkCoalesce,
 	},
@@ -137,13 +132,8 @@ var clientGuarantees = []Guarantee{
 		Check:   checkObserver,
 	},
 	{
-		Name: "trace context",
-		Lacks: func(w *Wire, _ Shape) string {
-			if !w.Metadata {
-				return "the protocol has no place for it"
-			}
-			return ""
-		},
+		Name:  "trace context",
+		Lacks: lacksMetadata,
 		Prepare: func(tr *Trial) {
 			tr.observe = func(ctx context.Context) { tr.trace.Store(yodel.CallFrom(ctx).Trace) }
 		},
@@ -173,20 +163,6 @@ var hedging = Guarantee{
 // methods are the methods of unary calls, which may be executed twice.
 var methods = []string{string(unary)}
 
-func lacksCodes(w *Wire, _ Shape) string {
-	if w.codes {
-		return ""
-	}
-	return "errors have no code that says whether another attempt may succeed"
-}
-
-func lacksBuiltIn(w *Wire, _ Shape) string {
-	if w.builtIn {
-		return ""
-	}
-	return "thrift.Wire has calls of one service here, and the built-in methods are of another"
-}
-
 // failTwice makes the first two executions fail.
 func failTwice(tr *Trial) {
 	tr.fail = func(int) error {
@@ -204,20 +180,6 @@ func failIfBad(tr *Trial) {
 			return absent
 		}
 		return nil
-	}
-}
-
-// keyLater gives calls keys, if the trial says so.
-func keyLater(tr *Trial) yodel.Middleware {
-	keys := once.Keys()
-	return func(next yodel.Handler) yodel.Handler {
-		keyed := keys(next)
-		return func(ctx context.Context, call *yodel.Call) error {
-			if tr.keyed {
-				return keyed(ctx, call)
-			}
-			return next(ctx, call)
-		}
 	}
 }
 
@@ -252,10 +214,8 @@ func checkBudget(ctx context.Context, c *Cell) error {
 
 // checkAvoids wants server 0 to get no more calls.
 func checkAvoids(ctx context.Context, c *Cell) error {
-	own, cancel := context.WithTimeout(ctx, c.limit())
-	defer cancel()
 	since := 0
-	err := until(own, func() bool {
+	return c.Seen(ctx, "the bad server still gets calls", func() bool {
 		before := c.by[0].Load()
 		_, err := c.Call(ctx, yodel.Call{})
 		if since++; err != nil || c.by[0].Load() != before {
@@ -263,16 +223,12 @@ func checkAvoids(ctx context.Context, c *Cell) error {
 		}
 		return since == 100
 	})
-	if err != nil {
-		return fmt.Errorf("the bad server still gets calls: %w", err)
-	}
-	return nil
 }
 
 // checkCoalesce wants calls that arrive while an equal one runs to share its execution.
 func checkCoalesce(ctx context.Context, c *Cell) error {
 	const calls = 10
-	failed, wait := c.CallAtOnce(ctx, calls)
+	failed, wait := c.callAtOnce(ctx, calls)
 	err := until(ctx, func() bool { return c.entered.Load() == calls && c.running.Load() > 0 })
 	close(c.gate)
 	wait()
@@ -305,9 +261,7 @@ func checkObserver(ctx context.Context, c *Cell) error {
 	if _, err := c.Call(ctx, yodel.Call{}); err == nil {
 		return errors.New("the second call succeeds")
 	}
-	own, cancel := context.WithTimeout(ctx, c.limit())
-	defer cancel()
-	err := until(own, func() bool { return c.ended.Load()+c.failed.Load() >= 2 })
+	err := c.Seen(ctx, "the observer misses a call", func() bool { return c.ended.Load()+c.failed.Load() >= 2 })
 	if begun, ended, failed := c.begun.Load(), c.ended.Load(), c.failed.Load(); err != nil || begun != 2 || ended != 1 || failed != 1 {
 		return errors.Join(err, fmt.Errorf("the observer saw %d calls, %d end and %d fail, want 2, 1 and 1", begun, ended, failed))
 	}

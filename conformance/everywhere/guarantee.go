@@ -208,8 +208,8 @@ func (g *Guarantee) tryOn(t *testing.T, w *Wire, shape Shape, side string, put f
 	}
 }
 
-// CallAtOnce makes n calls at once, and returns how many of them have failed until now.
-func (c *Cell) CallAtOnce(ctx context.Context, n int) (failed *atomic.Int64, wait func()) {
+// callAtOnce makes n calls at once, and returns how many of them have failed until now.
+func (c *Cell) callAtOnce(ctx context.Context, n int) (failed *atomic.Int64, wait func()) {
 	failed = new(atomic.Int64)
 	var all sync.WaitGroup
 	for range n {
@@ -231,19 +231,25 @@ func (c *Cell) refuses(ctx context.Context, code yodel.Code) error {
 		return errors.New("the call succeeds, want it to be refused")
 	case n != 0:
 		return errors.New("the call was executed, want it to be refused")
-	case c.Wire.codes && yodel.CodeOf(err) != code:
+	case yodel.CodeOf(err) != code:
 		return errors.Join(errors.New("the code is not "+code.String()), err)
 	}
 	return nil
 }
 
-// LacksKeys says why a call over w has no idempotency key.
-func LacksKeys(w *Wire, _ Shape) string {
-	if w.keys {
-		return ""
+// lacks returns a function for Guarantee.Lacks: wires that do not have something lack it, for the
+// reason why.
+func lacks(has func(w *Wire) bool, why string) func(w *Wire, _ Shape) string {
+	return func(w *Wire, _ Shape) string {
+		if has(w) {
+			return ""
+		}
+		return why
 	}
-	return "the protocol has no place for a key"
 }
+
+// LacksKeys says why a call over a wire has no idempotency key.
+var LacksKeys = lacks(func(w *Wire) bool { return w.keys }, "the protocol has no place for a key")
 
 // ExecutesOnce wants two equal calls with a key, which may be empty, to be executed once.
 func (c *Cell) ExecutesOnce(ctx context.Context, key string) error {
@@ -258,7 +264,7 @@ func (c *Cell) ExecutesOnce(ctx context.Context, key string) error {
 	return nil
 }
 
-// Seen waits until condition holds.
+// Seen waits until condition holds, or returns an error that says what was not seen.
 func (c *Cell) Seen(ctx context.Context, what string, condition func() bool) error {
 	own, cancel := context.WithTimeout(ctx, c.limit())
 	defer cancel()

@@ -24,9 +24,14 @@ func TestGuaranteesOverEveryWire(t *testing.T) {
 	Hold(t, frameworkGuarantees)
 }
 
+const noPlace = "the protocol has no place for it"
+
+// lacksMetadata says why a call over a wire has no metadata.
+var lacksMetadata = lacks(func(w *Wire) bool { return w.Metadata }, noPlace)
+
 var frameworkGuarantees = []Guarantee{
 	{
-		Name: "deadline", Lacks: lacksDeadline,
+		Name: "deadline", Lacks: lacks(func(w *Wire) bool { return w.deadline }, noPlace),
 		Prepare: func(tr *Trial) {
 			tr.observe = func(ctx context.Context) {
 				deadline, _ := ctx.Deadline()
@@ -35,22 +40,21 @@ var frameworkGuarantees = []Guarantee{
 		},
 		Check: checkDeadline,
 	},
-	{Name: "cancel", Lacks: lacksCancel, Prepare: closeGate, Check: checkCancel},
+	{
+		Name: "cancel", Prepare: closeGate, Check: checkCancel,
+		Lacks: lacks(func(w *Wire) bool { return w.cancels }, "the protocol cannot cancel a call: the context of its method ends with the connection"),
+	},
 	{
 		Name: "a caller that leaves", Prepare: closeGate,
-		Lacks: func(w *Wire, _ Shape) string {
-			if w.dial != nil {
-				return "the caller is no client that could be closed"
-			}
-			return ""
-		},
+		Lacks: lacks(isClient, "the caller is no client that could be closed"),
 		Check: checkLeave,
 	},
-	{Name: "codes of errors", Lacks: lacksCodes, Prepare: failWith(absent), Check: checkCode},
+	{Name: "codes of errors", Prepare: failWith(absent), Check: checkCode},
 	{Name: "texts of errors", Prepare: failWith(absent), Check: checkText},
-	{Name: "details of errors", Lacks: lacksDetails, Prepare: failWith(absent), Check: checkDetails},
+	{Name: "details of errors", Lacks: lacks(func(w *Wire) bool { return w.details }, noPlace), Prepare: failWith(absent), Check: checkDetails},
 	{
-		Name: "not processed", Lacks: lacksNotProcessed, Prepare: failIfBad,
+		Name: "not processed", Prepare: failIfBad,
+		Lacks: lacks(func(w *Wire) bool { return w.notProcessed }, noPlace),
 		Server: maker(func(*testing.T, *Trial) yodel.Middleware {
 			return rate.With(&rate.Limit{PerSecond: 1e-3, Burst: 1, Name: "one"})
 		}).server,
@@ -98,7 +102,10 @@ var frameworkGuarantees = []Guarantee{
 		},
 		Check: checkMetadata,
 	},
-	{Name: "order", Only: "streams are not ordered", Lacks: lacksOrder, Check: checkOrder},
+	{
+		Name: "order", Only: "streams are not ordered", Check: checkOrder,
+		Lacks: lacks(func(w *Wire) bool { return w.Name == "yodel" }, "only yodel's own protocol has ordered calls, from a client to a server"),
+	},
 	{
 		Name: "drain", Servers: 2, Lacks: lacksDrain,
 		Prepare: func(tr *Trial) { tr.act = func() { <-time.After(5 * time.Millisecond) } }, // so that calls run when the shutdown begins
@@ -115,7 +122,7 @@ var absent = &yodel.Error{
 	Details: []yodel.Detail{{Type: "all.Missing", Value: []byte("what is missing")}},
 }
 
-// failWith makes the methods fail unless it is a control.
+// failWith makes the methods fail, in a control with another error.
 func failWith(err error) func(tr *Trial) {
 	return func(tr *Trial) {
 		tr.fail = func(int) error {
@@ -125,34 +132,6 @@ func failWith(err error) func(tr *Trial) {
 			return err
 		}
 	}
-}
-
-func lacksDeadline(w *Wire, _ Shape) string {
-	if w.deadline {
-		return ""
-	}
-	return "the protocol has no place for it"
-}
-
-func lacksCancel(w *Wire, _ Shape) string {
-	if w.cancels {
-		return ""
-	}
-	return "the protocol cannot cancel a call: the context of its method ends with the connection"
-}
-
-func lacksDetails(w *Wire, _ Shape) string {
-	if w.details {
-		return ""
-	}
-	return "the protocol has no place for them"
-}
-
-func lacksNotProcessed(w *Wire, _ Shape) string {
-	if w.notProcessed {
-		return ""
-	}
-	return "the protocol has no place for it"
 }
 
 func checkDeadline(ctx context.Context, c *Cell) error {
@@ -200,12 +179,7 @@ func (c *Cell) leave(ctx context.Context, end func(context.CancelFunc)) error {
 	if !c.Control {
 		end(cancel)
 	}
-	wait, stop := context.WithTimeout(ctx, c.limit())
-	defer stop()
-	if err := until(wait, func() bool { return c.running.Load() == 0 }); err != nil {
-		return fmt.Errorf("the method goes on: %w", err)
-	}
-	return nil
+	return c.Seen(ctx, "the method goes on", func() bool { return c.running.Load() == 0 })
 }
 
 func checkCode(ctx context.Context, c *Cell) error {
@@ -247,7 +221,7 @@ func checkNotProcessed(ctx context.Context, c *Cell) error {
 
 // checkMaxOpen wants two of ten calls to run at once, and all to succeed.
 func checkMaxOpen(ctx context.Context, c *Cell) error {
-	failed, wait := c.CallAtOnce(ctx, 10)
+	failed, wait := c.callAtOnce(ctx, 10)
 	err := until(ctx, func() bool { return c.running.Load() >= 1 })
 	own, cancel := context.WithTimeout(ctx, brief)
 	defer cancel()
@@ -263,7 +237,7 @@ func checkMaxOpen(ctx context.Context, c *Cell) error {
 // checkMaxMemory wants requests of 1 MiB to wait or to be refused beyond 8 MiB.
 func checkMaxMemory(ctx context.Context, c *Cell) error {
 	c.pad = strings.Repeat("x", 1<<20)
-	_, wait := c.CallAtOnce(ctx, 20)
+	_, wait := c.callAtOnce(ctx, 20)
 	_ = c.settled(ctx)
 	close(c.gate)
 	wait()
@@ -310,7 +284,7 @@ func checkShares(ctx context.Context, c *Cell) error {
 	if !c.Control {
 		greedy.Caller = &spread{clients: []*yodel.Client{c.Wire.client(c.t, c.Trial, c.resolver)}} //nolint:contextcheck // it waits with the context of the test
 	}
-	_, wait := greedy.CallAtOnce(ctx, 1000)
+	_, wait := greedy.callAtOnce(ctx, 1000)
 	defer func() { close(c.gate); wait() }()
 	if err := c.settled(ctx); err != nil {
 		return err
@@ -321,13 +295,6 @@ func checkShares(ctx context.Context, c *Cell) error {
 		return fmt.Errorf("a call beside %d that wait: %w", c.running.Load(), err)
 	}
 	return nil
-}
-
-func lacksMetadata(w *Wire, _ Shape) string {
-	if w.Metadata {
-		return ""
-	}
-	return "the protocol has no place for it"
 }
 
 func checkMetadata(ctx context.Context, c *Cell) error {
@@ -342,13 +309,6 @@ func checkMetadata(ctx context.Context, c *Cell) error {
 		return fmt.Errorf("the method gets the metadata %q, want ann", got)
 	}
 	return nil
-}
-
-func lacksOrder(w *Wire, _ Shape) string {
-	if w.Name == "yodel" {
-		return ""
-	}
-	return "only yodel's own protocol has ordered calls, from a client to a server"
 }
 
 // checkOrder wants calls to be executed in the order in which they were made.
@@ -423,13 +383,13 @@ func checkDrain(ctx context.Context, c *Cell) error {
 	close(stop)
 	all.Wait()
 	if n := c.executed.Load(); err != nil || failed.Load() != 0 || n != made.Load() || !c.Control && shutdown != nil {
-		return errors.Join(err, fmt.Errorf("of %d calls %d failed (%v), and %d were executed; Shutdown: %w", made.Load(), failed.Load(), first.Load(), n, shutdown))
+		return errors.Join(err, shutdown, fmt.Errorf("of %d calls %d failed (%v), and %d were executed", made.Load(), failed.Load(), first.Load(), n))
 	}
 	return nil
 }
 
-// once makes a call, but not in a control.
-func (c *Cell) once(ctx context.Context) error {
+// callUnlessControl makes a call, but not in a control.
+func (c *Cell) callUnlessControl(ctx context.Context) error {
 	if c.Control {
 		return nil
 	}
@@ -438,7 +398,7 @@ func (c *Cell) once(ctx context.Context) error {
 }
 
 func checkStatistics(ctx context.Context, c *Cell) error {
-	if err := c.once(ctx); err != nil {
+	if err := c.callUnlessControl(ctx); err != nil {
 		return err
 	}
 	return c.Seen(ctx, "the statistics do not have the call", func() bool {
@@ -451,7 +411,7 @@ func checkStatistics(ctx context.Context, c *Cell) error {
 // checkSamples wants a record of a call that failed.
 func checkSamples(ctx context.Context, c *Cell) error {
 	c.bad.Store(true)
-	if err := c.once(ctx); err == nil && !c.Control {
+	if err := c.callUnlessControl(ctx); err == nil && !c.Control {
 		return errors.New("the call succeeds")
 	}
 	return c.Seen(ctx, "there is no record of the call", func() bool {

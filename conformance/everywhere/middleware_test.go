@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 
 // Middleware holds over every wire, on the server and on a client.
 func TestMiddlewareOverEveryWire(t *testing.T) {
-	Hold(t, serverGuarantees)
+	Hold(t, middlewareGuarantees)
 }
 
 // A maker makes a middleware for a trial.
@@ -53,24 +53,24 @@ func (m maker) client(t *testing.T, tr *Trial) {
 	tr.Client.Middleware = append(tr.Client.Middleware, m(t, tr))
 }
 
-// the returns a maker of a middleware that needs nothing of the trial.
-func the(middleware func() yodel.Middleware) maker {
+// plain returns a maker of a middleware that needs nothing of the trial.
+func plain(middleware func() yodel.Middleware) maker {
 	return func(*testing.T, *Trial) yodel.Middleware { return middleware() }
 }
 
 var (
-	limited = the(func() yodel.Middleware {
+	limited = plain(func() yodel.Middleware {
 		return limit.With(&limit.Options{Limit: 4, Queue: 4, Interval: time.Minute, Streams: true})
 	})
-	rated    = the(func() yodel.Middleware { return rate.With(&rate.Limit{PerSecond: 1e-3, Burst: 2}) })
-	stored   = the(func() yodel.Middleware { return cache.For(time.Minute, string(unary)) })
-	replaced = the(func() yodel.Middleware {
+	rated    = plain(func() yodel.Middleware { return rate.With(&rate.Limit{PerSecond: 1e-3, Burst: 2}) })
+	stored   = plain(func() yodel.Middleware { return cache.For(time.Minute, string(unary)) })
+	replaced = plain(func() yodel.Middleware {
 		return fallback.With(&fallback.Options{Reply: &Told{-1}, Codes: []yodel.Code{yodel.Unavailable}})
 	})
 	faulty maker = func(t *testing.T, _ *Trial) yodel.Middleware {
 		return injected(t, fault.Rule{Name: "all", Code: yodel.DataLoss})
 	}
-	admitted = the(func() yodel.Middleware {
+	admitted = plain(func() yodel.Middleware {
 		return auth.Check(func(ctx context.Context, _, token string) (context.Context, error) {
 			if token != "right" {
 				return nil, yodel.Errorf(yodel.PermissionDenied, "wrong token")
@@ -78,18 +78,18 @@ var (
 			return ctx, nil
 		})
 	})
-	timed     = the(func() yodel.Middleware { return timeout.After(200 * time.Millisecond) })
-	recovered = the(func() yodel.Middleware {
+	timed     = plain(func() yodel.Middleware { return timeout.After(200 * time.Millisecond) })
+	recovered = plain(func() yodel.Middleware {
 		return recovery.With(func(context.Context, *yodel.Call, any, []byte) error {
 			return yodel.Errorf(yodel.Aborted, "it was mended")
 		})
 	})
-	answered = the(func() yodel.Middleware { return answer(string(unary), &Told{99}) })
+	answered = plain(func() yodel.Middleware { return answer(string(unary), &Told{99}) })
 )
 
 const oneExecution = "a stream with a key is refused, because its messages are not remembered"
 
-var serverGuarantees = []Guarantee{
+var middlewareGuarantees = []Guarantee{
 	{Name: "limit", Prepare: closeGate, Server: limited.server, Client: limited.client, Check: checkLimit, AtOnce: 100},
 	{Name: "rate", Server: rated.server, Client: rated.client, Check: CheckRate},
 	{
@@ -117,12 +117,7 @@ var serverGuarantees = []Guarantee{
 	},
 	{
 		Name: "auth", Server: admitted.server, Check: checkAuth,
-		Lacks: func(w *Wire, _ Shape) string {
-			if !w.Metadata {
-				return "the protocol has no place for a token, so each call is refused: use auth.Conn, or certificates"
-			}
-			return ""
-		},
+		Lacks: lacks(func(w *Wire) bool { return w.Metadata }, "the protocol has no place for a token, so each call is refused: use auth.Conn, or certificates"),
 	},
 	{Name: "timeout", Prepare: closeGate, Server: timed.server, Client: timed.client, Check: checkTimeout},
 	{
@@ -250,7 +245,7 @@ func TestErrorsAreNotHiddenFromOwnCallers(t *testing.T) {
 
 // checkLimit wants 4 of 100 calls to run at once, 4 to wait, and the rest to be refused.
 func checkLimit(ctx context.Context, c *Cell) error {
-	refused, wait := c.CallAtOnce(ctx, 100)
+	refused, wait := c.callAtOnce(ctx, 100)
 	err := until(ctx, func() bool { return c.running.Load() > 4 || refused.Load() >= 92 && c.running.Load() == 4 })
 	close(c.gate)
 	wait()
@@ -292,7 +287,7 @@ func checkTimeout(ctx context.Context, c *Cell) error {
 	switch {
 	case own.Err() != nil || err == nil:
 		return fmt.Errorf("the call was not ended: %w", err)
-	case c.Wire.codes && yodel.CodeOf(err) != yodel.DeadlineExceeded:
+	case yodel.CodeOf(err) != yodel.DeadlineExceeded:
 		return fmt.Errorf("the error is %w, want that the deadline has passed", err)
 	}
 	if c.Side == "client" && !c.Wire.deadline && !c.Wire.cancels {
@@ -301,17 +296,14 @@ func checkTimeout(ctx context.Context, c *Cell) error {
 	return until(ctx, func() bool { return c.running.Load() == 0 })
 }
 
-// checkLog wants one line for each call, with its outcome.
+// checkLog wants one line for a call.
 func checkLog(ctx context.Context, c *Cell) error {
 	if err := c.replies(ctx, 1); err != nil {
 		return err
 	}
-	own, cancel := context.WithTimeout(ctx, c.limit())
-	defer cancel()
-	var lines string
-	err := until(own, func() bool { lines = c.lines.String(); return strings.Contains(lines, c.Method()) })
-	if err != nil || strings.Count(lines, "\n") != 1 {
-		return fmt.Errorf("the log is %q, want one line with %s: %w", lines, c.Method(), err)
+	err := c.Seen(ctx, "the log does not have the call", func() bool { return strings.Contains(c.lines.String(), c.Method()) })
+	if lines := c.lines.String(); err != nil || strings.Count(lines, "\n") != 1 {
+		return errors.Join(err, fmt.Errorf("the log is %q, want one line", lines))
 	}
 	return nil
 }
@@ -333,10 +325,5 @@ func checkMirror(ctx context.Context, c *Cell) error {
 	if err := c.replies(ctx, 1); err != nil {
 		return err
 	}
-	own, cancel := context.WithTimeout(ctx, c.limit())
-	defer cancel()
-	if err := until(own, func() bool { return c.mirrored.Load() == 1 }); err != nil {
-		return fmt.Errorf("the call was not mirrored: %w", err)
-	}
-	return nil
+	return c.Seen(ctx, "the call was not mirrored", func() bool { return c.mirrored.Load() == 1 })
 }

@@ -63,7 +63,7 @@ var ruleKinds = []ruleKind{
 	{
 		rule: rules.Rule{Retry: &rules.Retry{Times: 3, Backoff: rules.Duration(time.Millisecond)}},
 		of: Guarantee{
-			Only: oneAttempt, Lacks: lacksCodes,
+			Only:    oneAttempt,
 			Prepare: func(tr *Trial) { failTwice(tr); tr.Client.Idempotent = methods },
 			Check:   func(ctx context.Context, c *Cell) error { return c.replies(ctx, 3) },
 		},
@@ -75,7 +75,6 @@ var ruleKinds = []ruleKind{
 	{
 		rule: rules.Rule{Breaker: &rules.Breaker{Errors: 1, Open: rules.Duration(time.Minute)}},
 		of: Guarantee{
-			Lacks:   lacksCodes,
 			Prepare: func(tr *Trial) { tr.fail = always(yodel.Errorf(yodel.Unavailable, "broken")) },
 			Check: func(ctx context.Context, c *Cell) error {
 				if _, err := c.Call(ctx, yodel.Call{}); err == nil {
@@ -99,7 +98,7 @@ var ruleKinds = []ruleKind{
 	{
 		rule: rules.Rule{Fallback: &rules.Answer{Reply: json.RawMessage(`{"n":77}`)}}, servers: true,
 		of: Guarantee{
-			Only: "a stream has no reply", Lacks: lacksCodes,
+			Only:    "a stream has no reply",
 			Prepare: func(tr *Trial) { tr.fail = always(yodel.Errorf(yodel.Unavailable, "broken")) },
 			Check:   func(ctx context.Context, c *Cell) error { return c.replies(ctx, 77) },
 		},

@@ -76,7 +76,6 @@ type Trial struct {
 	running  atomic.Int64                             // in the methods
 	peak     atomic.Int64                             // of running
 	lines    buffer                                   // of a log
-	keyed    bool                                     // calls have keys
 	budget   int                                      // of the calls; 0 means none
 	rules    rules.Registry                           // with the rules of the service; nil if it has none
 	more     func(s *yodel.Server)                    // registers more methods; nil if there are none

@@ -41,7 +41,6 @@ type Wire struct {
 	Metadata bool // a call carries metadata, and so its trace context
 	keys     bool // it carries idempotency keys
 	remember bool // servers say that they remember keys
-	codes    bool // errors have a code
 	deadline bool // it carries the deadline of a call
 	cancels  bool // it carries that a call is canceled
 	details  bool // errors have details
@@ -65,21 +64,21 @@ type Wire struct {
 
 // Wires are all ways to call a server.
 var Wires = []Wire{
-	{Name: "yodel", Metadata: true, keys: true, remember: true, codes: true, details: true, notProcessed: true, deadline: true, cancels: true, builtIn: true, compresses: true, streams: true, oneWay: true},
-	{Name: "in process", Metadata: true, keys: true, codes: true, details: true, notProcessed: true, deadline: true, cancels: true, builtIn: true, dial: func(_ *testing.T, tr *Trial) yodel.Caller { return tr.server }},
-	{Name: "server to client", Metadata: true, keys: true, codes: true, details: true, notProcessed: true, deadline: true, cancels: true, builtIn: true, streams: true, oneWay: true, dial: dialPeer},
-	{Name: "gRPC", builtIn: true, Metadata: true, keys: true, codes: true, details: true, notProcessed: true, deadline: true, cancels: true, compresses: true, streams: true, unaryIsOne: true, wire: grpc.Wire},
-	{Name: "gRPC-Web", builtIn: true, Metadata: true, keys: true, codes: true, details: true, notProcessed: true, deadline: true, cancels: true, compresses: true, streams: true, unaryIsOne: true, wire: grpc.Web},
-	{Name: "gRPC-Web over HTTP 1", builtIn: true, Metadata: true, keys: true, codes: true, details: true, notProcessed: true, deadline: true, cancels: true, compresses: true, unaryIsOne: true, oneAtATime: true, wire: grpc.Web1},
-	{Name: "Connect", builtIn: true, Metadata: true, keys: true, codes: true, details: true, notProcessed: true, deadline: true, cancels: true, compresses: true, streams: true, wire: connect.Wire(nil)},
-	{Name: "Connect over HTTP 1", builtIn: true, Metadata: true, keys: true, codes: true, details: true, notProcessed: true, deadline: true, cancels: true, compresses: true, oneAtATime: true, wire: connect.Wire(&connect.Options{HTTP1: true})},
-	{Name: "JSON over HTTP", notProcessed: true, oneAtATime: true, details: true, builtIn: true, Metadata: true, keys: true, codes: true, deadline: true, cancels: true, dial: dialHTTP},
-	{Name: "JSON-RPC 2", notProcessed: true, builtIn: true, codes: true, details: true, oneWay: true, wire: jsonrpc.Wire(yodel.JSON)},
-	{Name: "JSON-RPC 1", codes: true, builtIn: true, wire: jsonrpc.Wire1(yodel.JSON)},
-	{Name: "net rpc", codes: true, builtIn: true, wire: netrpc.Wire(gob.Codec), codec: gob.Codec},
-	{Name: "rpcx", builtIn: true, Metadata: true, keys: true, codes: true, notProcessed: true, deadline: true, compresses: true, oneWay: true, wire: rpcx.Wire(yodel.JSON)},
-	{Name: "Thrift", codes: true, oneWay: true, wire: thrift.Wire(thriftcodec.Codec, &thrift.WireOptions{Service: "All"}), codec: thriftcodec.Codec, oneAtATime: true},
-	{Name: "Dubbo", codes: true, notProcessed: true, builtIn: true, Metadata: true, keys: true, deadline: true, oneWay: true, wire: dubbo.Wire(hessian2.Codec, dubboTypes), codec: hessian2.Codec},
+	{Name: "yodel", Metadata: true, keys: true, remember: true, details: true, notProcessed: true, deadline: true, cancels: true, builtIn: true, compresses: true, streams: true, oneWay: true},
+	{Name: "in process", Metadata: true, keys: true, details: true, notProcessed: true, deadline: true, cancels: true, builtIn: true, dial: func(_ *testing.T, tr *Trial) yodel.Caller { return tr.server }},
+	{Name: "server to client", Metadata: true, keys: true, details: true, notProcessed: true, deadline: true, cancels: true, builtIn: true, streams: true, oneWay: true, dial: dialPeer},
+	{Name: "gRPC", builtIn: true, Metadata: true, keys: true, details: true, notProcessed: true, deadline: true, cancels: true, compresses: true, streams: true, unaryIsOne: true, wire: grpc.Wire},
+	{Name: "gRPC-Web", builtIn: true, Metadata: true, keys: true, details: true, notProcessed: true, deadline: true, cancels: true, compresses: true, streams: true, unaryIsOne: true, wire: grpc.Web},
+	{Name: "gRPC-Web over HTTP 1", builtIn: true, Metadata: true, keys: true, details: true, notProcessed: true, deadline: true, cancels: true, compresses: true, unaryIsOne: true, oneAtATime: true, wire: grpc.Web1},
+	{Name: "Connect", builtIn: true, Metadata: true, keys: true, details: true, notProcessed: true, deadline: true, cancels: true, compresses: true, streams: true, wire: connect.Wire(nil)},
+	{Name: "Connect over HTTP 1", builtIn: true, Metadata: true, keys: true, details: true, notProcessed: true, deadline: true, cancels: true, compresses: true, oneAtATime: true, wire: connect.Wire(&connect.Options{HTTP1: true})},
+	{Name: "JSON over HTTP", notProcessed: true, oneAtATime: true, details: true, builtIn: true, Metadata: true, keys: true, deadline: true, cancels: true, dial: dialHTTP},
+	{Name: "JSON-RPC 2", notProcessed: true, builtIn: true, details: true, oneWay: true, wire: jsonrpc.Wire(yodel.JSON)},
+	{Name: "JSON-RPC 1", builtIn: true, wire: jsonrpc.Wire1(yodel.JSON)},
+	{Name: "net rpc", builtIn: true, wire: netrpc.Wire(gob.Codec), codec: gob.Codec},
+	{Name: "rpcx", builtIn: true, Metadata: true, keys: true, notProcessed: true, deadline: true, compresses: true, oneWay: true, wire: rpcx.Wire(yodel.JSON)},
+	{Name: "Thrift", oneWay: true, wire: thrift.Wire(thriftcodec.Codec, &thrift.WireOptions{Service: "All"}), codec: thriftcodec.Codec, oneAtATime: true},
+	{Name: "Dubbo", notProcessed: true, builtIn: true, Metadata: true, keys: true, deadline: true, oneWay: true, wire: dubbo.Wire(hessian2.Codec, dubboTypes), codec: hessian2.Codec},
 }
 
 // dubboTypes has the types of encoded arguments.

@@ -68,13 +68,13 @@ func tried(err error) error {
 	if err != nil {
 		_ = err.Error()
 		_ = errors.Is(err, ErrReleased)
-		_, _ = errors.AsType[*attempt](err)
+		_, _ = errors.AsType[*probe](err)
 	}
 	return err
 }
 
-// An attempt is an error that no error wraps.
-type attempt struct{ error }
+// A probe is an error that no error wraps.
+type probe struct{ error }
 
 // A userCode is a function that Apart calls.
 type userCode struct {

@@ -60,11 +60,11 @@ const forever = 100 * 365 * 24 * time.Hour
 // maxStreams is the largest number of requests that an HTTP/2 client may have open on a connection.
 const maxStreams = 1024
 
-// A request whose handler does not read, or that waits for memory, fills the window of its stream,
-// and takes as much of the window of the connection. If the latter was used up, all requests of the
-// connection would stand still. Net/http's defaults are 1 MiB for both, so that one such request is
-// enough. With these it takes 31 of them. The memory of unread bytes is in no budget, so the window
-// of a connection must not be large.
+// The bytes of a request that nobody reads, because its handler does not or because it waits for
+// memory, fill the window of its stream and as much of the window of the connection. No request of
+// the connection proceeds while that window is full. By default net/http makes both windows 1 MiB,
+// so one such request fills both. With these windows it takes 31 requests. No budget counts unread
+// bytes, so the window of the connection is small.
 const (
 	connWindow   = 4<<20 - streamWindow // net/http documents that it is less than 4 MiB
 	streamWindow = 128 << 10
