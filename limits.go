@@ -8,6 +8,7 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/metadata"
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/nesting"
 	"github.com/yodel-rpc/yodel/internal/unpack"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -106,12 +107,7 @@ func (l *Limits) decompressed() unpack.Limits {
 
 // withDefaults returns l with defaults for zero values.
 func (l *Limits) withDefaults() Limits {
-	ratio := 0
-	if l.MaxDecompressed <= 0 {
-		ratio = maxRatio
-	}
-	return Limits{
-		ratio:           ratio,
+	filled := Limits{
 		MaxMessage:      orDefault(l.MaxMessage, 16<<20),
 		MaxDecompressed: orDefault(l.MaxDecompressed, maxDecompressed),
 		MaxMetadata:     min(orDefault(l.MaxMetadata, maxMetadata), maxMetadata),
@@ -127,6 +123,11 @@ func (l *Limits) withDefaults() Limits {
 		MaxAge:          min(max(l.MaxAge, 0), forever),
 		Polling:         polling(l.Polling),
 	}
+	if l.MaxDecompressed <= 0 {
+		filled.ratio = maxRatio
+	}
+	nesting.AllowBytes(max(filled.MaxMessage, filled.MaxDecompressed))
+	return filled
 }
 
 func (l *Limits) mux() mux.Limits {

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -76,6 +77,7 @@ func ownNested() []nested {
 	var value any
 	value = &value
 	all = append(all, sharedSamples(reflect.TypeFor[nestedValue]())...)
+	all = append(all, largeSamples()...)
 	return append(all, nested{"a slice in itself", &slice}, nested{"a map in itself", &mapping},
 		nested{"a pointer to itself", &pointer}, nested{"a pointer to an interface with itself", &value})
 }
@@ -141,6 +143,31 @@ func sharedSamples(t reflect.Type) []nested {
 		shared = outer
 	}
 	return []nested{{fmt.Sprintf("a %v with %d levels that each lead twice to the next", t, sharedLevels), shared.Interface()}}
+}
+
+// largeSamples returns values that take a few MiB, and more than any process has when each shared
+// part is encoded as often as the value leads to it.
+func largeSamples() []nested {
+	if raceEnabled {
+		return nil
+	}
+	leaf := bytes.Repeat([]byte("x"), 1<<20)
+	tree, list := &largeValue{Data: leaf}, []any{string(leaf)}
+	for range 20 {
+		tree, list = &largeValue{A: tree, B: tree}, []any{list, list}
+	}
+	numbers := slices.Repeat([][][]int32{slices.Repeat([][]int32{make([]int32, 1<<10)}, 1<<10)}, 1<<20)
+	names := map[string][]string{"all": slices.Repeat([]string{string(leaf)}, 1<<20)}
+	pointers := slices.Repeat([]*struct{ Name string }{{string(leaf)}}, 1<<20)
+	return []nested{
+		{"a tree over 1 MiB", tree}, {"lists of lists over 1 MiB", &list}, {"lists of equal lists of numbers", &numbers},
+		{"a list of equal strings", &names}, {"a list of equal pointers", &pointers},
+	}
+}
+
+type largeValue struct {
+	A, B *largeValue
+	Data []byte
 }
 
 // putter returns a function that puts the value of type t that p points to into a field of another

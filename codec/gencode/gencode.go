@@ -12,6 +12,7 @@ package gencode
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"sync"
@@ -59,7 +60,11 @@ func (codec) Append(dst []byte, v any) ([]byte, error) {
 		return nil, fmt.Errorf("gencode: encode %w", err)
 	}
 	// Marshal gets the memory after dst, so that its result need not be copied.
-	room := append(dst, make([]byte, m.Size())...)
+	size := m.Size()
+	if err := nesting.CheckBytes(int(min(size, math.MaxInt))); err != nil {
+		return nil, fmt.Errorf("gencode: encode %T: %w", v, err)
+	}
+	room := append(dst, make([]byte, size)...)
 	b, err := m.Marshal(room[len(dst):len(room):len(room)])
 	if err != nil {
 		return nil, fmt.Errorf("gencode: encode %T: %w", v, err)

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -292,16 +293,17 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-type lists []lists
-
-// Lists that are shared have more parts than a message can hold. Objects and maps that are shared
-// are encoded once.
+// Lists, strings and bytes that are shared have more bytes than a message can hold. Objects and
+// maps that are shared are encoded once.
 func TestSharedListsAreCounted(t *testing.T) {
-	var l lists
+	var l any = make([]byte, 1<<10)
 	for range 30 {
-		l = lists{l, l}
+		l = []any{l, l}
 	}
-	if _, err := hessian2.Codec.Append(nil, &l); err == nil || !strings.Contains(err.Error(), "more than 16777216 parts") {
-		t.Errorf("the error is %v, want that there are too many parts", err)
+	many := slices.Repeat([]any{make([]byte, 1<<20), strings.Repeat("a", 1<<20)}, 33)
+	for _, v := range []any{l, many, slices.Repeat([][]byte{make([]byte, 1<<20)}, 65)} {
+		if _, err := hessian2.Codec.Append(nil, v); err == nil || !strings.Contains(err.Error(), "more than 67108864 bytes") {
+			t.Errorf("%T: the error is %v, want that there are too many bytes", v, err)
+		}
 	}
 }

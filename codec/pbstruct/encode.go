@@ -17,7 +17,7 @@ import (
 type encoder struct {
 	b     []byte
 	depth int
-	parts int // messages so far
+	start int // of the message in b
 }
 
 // content appends the fields of a message.
@@ -181,6 +181,9 @@ func (e *encoder) close(start int) {
 
 // value appends a value without a tag.
 func (e *encoder) value(s *shape, v reflect.Value) error {
+	if err := nesting.CheckBytes(len(e.b) - e.start); err != nil {
+		return err
+	}
 	switch s.form { //nolint:exhaustive // messages follow
 	case formScalar:
 		return e.scalar(s.typ, v)
@@ -192,9 +195,6 @@ func (e *encoder) value(s *shape, v reflect.Value) error {
 	}
 	if e.depth++; e.depth >= maxDepth {
 		return errTooDeep
-	}
-	if e.parts++; e.parts > nesting.MaxParts {
-		return nesting.TooMany(nesting.MaxParts)
 	}
 	start := e.open()
 	if err := e.content(s, v); err != nil {

@@ -93,7 +93,7 @@ func (c *codec) Append(dst []byte, v any) ([]byte, error) {
 		}
 		value = value.Elem()
 	}
-	e := encoder{b: dst}
+	e := encoder{b: dst, start: len(dst)}
 	if err := e.content(p.shape, value); err != nil {
 		return dst, fmt.Errorf("pbstruct: %w", err)
 	}

@@ -29,6 +29,9 @@ func (jsonCodec) Append(dst []byte, v any) ([]byte, error) {
 	if err := checkNesting(m); err != nil {
 		return nil, err
 	}
+	if err := checkSize(v, proto.Size(m)); err != nil {
+		return nil, err
+	}
 	b, err := protojson.MarshalOptions{}.MarshalAppend(dst, m)
 	if err != nil {
 		return nil, fmt.Errorf("protobuf: encode %T as JSON: %w", v, err)

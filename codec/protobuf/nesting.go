@@ -39,6 +39,14 @@ func checkNesting(v any) error {
 	return nil
 }
 
+// checkSize returns an error if a message with size bytes is too large.
+func checkSize(v any, size int) error {
+	if err := nesting.CheckBytes(size); err != nil {
+		return fmt.Errorf("protobuf: encode %T: %w", v, err)
+	}
+	return nil
+}
+
 // A walk looks for messages that are nested too deep, or are too many.
 type walk struct {
 	messages int
@@ -50,8 +58,9 @@ func (w *walk) message(m protoreflect.Message, depth int) (err error) {
 	if depth > nesting.Max {
 		return nesting.TooDeep(nesting.Max)
 	}
-	if w.messages++; w.messages > nesting.MaxParts {
-		return nesting.TooMany(nesting.MaxParts)
+	w.messages++ // each has a byte at least
+	if err := nesting.CheckBytes(w.messages); err != nil {
+		return err
 	}
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch {

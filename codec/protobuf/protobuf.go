@@ -45,13 +45,19 @@ func (*codec) Append(dst []byte, v any) ([]byte, error) {
 	switch m := p.(type) {
 	case vtMarshaler:
 		size := m.SizeVT()
+		if err := checkSize(v, size); err != nil {
+			return nil, err
+		}
 		b := slices.Grow(dst, size)[:len(dst)+size]
 		if _, err := m.MarshalToSizedBufferVT(b[len(dst):]); err != nil {
 			return nil, fmt.Errorf("protobuf: encode %T: %w", v, err)
 		}
 		return b, nil
 	case proto.Message:
-		b, err := proto.MarshalOptions{}.MarshalAppend(dst, m)
+		if err := checkSize(v, proto.Size(m)); err != nil {
+			return nil, err
+		}
+		b, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(dst, m)
 		if err != nil {
 			return nil, fmt.Errorf("protobuf: encode %T: %w", v, err)
 		}

@@ -26,6 +26,19 @@ func equal(a, b any) bool {
 	return ok && ok2 && proto.Equal(x, y)
 }
 
+// A message whose parts are shared has more bytes than a message can hold.
+func TestSharedPartsAreCounted(t *testing.T) {
+	large := &testpb.Tree{Leaf: &testpb.Tree_Data{Data: make([]byte, 1<<20)}}
+	for range 15 {
+		large = &testpb.Tree{Kids: []*testpb.Tree{large, large}}
+	}
+	for _, c := range []yodel.Codec{protobuf.Codec, protobuf.JSON} {
+		if _, err := c.Append(nil, large); err == nil || !strings.Contains(err.Error(), "more than 67108864 bytes") {
+			t.Errorf("%s: the error is %v, want that there are too many bytes", c.Name(), err)
+		}
+	}
+}
+
 func tree() *testpb.Tree {
 	return &testpb.Tree{
 		Kids: []*testpb.Tree{

@@ -17,7 +17,7 @@ type encoder struct {
 	format thriftwire.Format
 	b      []byte
 	depth  int
-	parts  int // structs and containers so far
+	start  int // of the message in b
 }
 
 var (
@@ -27,6 +27,9 @@ var (
 
 // value appends v, without a header.
 func (e *encoder) value(s *shape, v reflect.Value) error {
+	if err := nesting.CheckBytes(len(e.b) - e.start); err != nil {
+		return err
+	}
 	switch s.form {
 	case formBool:
 		e.b = thriftwire.AppendBool(e.b, e.format, v.Bool())
@@ -62,9 +65,6 @@ func (e *encoder) value(s *shape, v reflect.Value) error {
 	default:
 		if e.depth++; e.depth > thriftwire.MaxDepth {
 			return thriftwire.ErrTooDeep
-		}
-		if e.parts++; e.parts > nesting.MaxParts {
-			return nesting.TooMany(nesting.MaxParts)
 		}
 		err := e.nested(s, v)
 		e.depth--

@@ -87,7 +87,7 @@ func (c *codec) Append(dst []byte, v any) ([]byte, error) {
 	if err != nil {
 		return dst, err
 	}
-	e := encoder{format: c.format, b: dst}
+	e := encoder{format: c.format, b: dst, start: len(dst)}
 	switch {
 	case s.form == formStruct && s.isArgs:
 		e.b = append(e.b, c.format.ArgsMark())

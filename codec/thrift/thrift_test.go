@@ -392,15 +392,21 @@ func BenchmarkCodec(b *testing.B) {
 // A fork leads twice to the next one.
 type fork struct {
 	Next []*fork `thrift:"1"`
+	Data []byte  `thrift:"2"`
 }
 
-// A value whose parts are shared has more of them than a message can hold.
+// A value whose parts are shared has more bytes than a message can hold.
 func TestSharedPartsAreCounted(t *testing.T) {
-	f := &fork{}
+	many, large := &fork{Data: make([]byte, 1<<10)}, &fork{Data: make([]byte, 1<<20)}
 	for range 30 {
-		f = &fork{[]*fork{f, f}}
+		many = &fork{Next: []*fork{many, many}}
 	}
-	if _, err := thrift.Codec.Append(nil, f); err == nil || !strings.Contains(err.Error(), "more than 16777216 parts") {
-		t.Errorf("the error is %v, want that there are too many parts", err)
+	for range 15 {
+		large = &fork{Next: []*fork{large, large}}
+	}
+	for _, f := range []*fork{many, large} {
+		if _, err := thrift.Codec.Append(nil, f); err == nil || !strings.Contains(err.Error(), "more than 67108864 bytes") {
+			t.Errorf("the error is %v, want that there are too many bytes", err)
+		}
 	}
 }

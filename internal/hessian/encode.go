@@ -15,7 +15,7 @@ import (
 
 // Append appends the encoding of v to b, as a stream of its own.
 func (ts *Types) Append(b []byte, v any) ([]byte, error) {
-	e := encoder{types: ts, b: b}
+	e := encoder{types: ts, b: b, start: len(b)}
 	err := e.value(reflect.ValueOf(v), 0)
 	return e.b, err
 }
@@ -24,6 +24,7 @@ func (ts *Types) Append(b []byte, v any) ([]byte, error) {
 type encoder struct {
 	types   *Types
 	b       []byte
+	start   int // of the stream in b
 	classes []*shape
 	objects int
 	known   map[pointer]int // the numbers of objects and maps that were encoded
@@ -39,6 +40,9 @@ type pointer struct {
 func (e *encoder) value(v reflect.Value, depth int) error {
 	if depth > maxDepth {
 		return errDepth
+	}
+	if err := nesting.CheckBytes(len(e.b) - e.start); err != nil {
+		return err // lists are encoded as often as they are shared, other objects once
 	}
 	switch v.Kind() {
 	case reflect.Invalid:
@@ -120,9 +124,7 @@ func (e *encoder) list(v reflect.Value, depth int) error {
 	case v.Len() > math.MaxInt32:
 		return fmt.Errorf("hessian: a list has %d elements", v.Len())
 	}
-	if e.objects++; e.objects > nesting.MaxParts { // lists are not encoded as references, as other objects are
-		return nesting.TooMany(nesting.MaxParts)
-	}
+	e.objects++
 	e.b = appendLength(e.b, int64(v.Len()))
 	for i := range v.Len() {
 		if err := e.value(v.Index(i), depth+1); err != nil {

@@ -1,22 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nesting bounds how deep a message nests, before a codec encodes it. Most libraries encode
-// by recursion. A value that contains itself, or a list of a million linked structs, exhausts the
-// stack, which ends the process and cannot be recovered.
+// Package nesting bounds how deep a message nests and how large it becomes, before a codec encodes
+// it. Most libraries encode by recursion into memory of their own. A value that contains itself, or
+// a list of a million linked structs, exhausts the stack, which ends the process and cannot be
+// recovered. A value whose parts are shared can exhaust the memory: 30 structs that each point
+// twice to the next one are a billion structs in a message.
 //
-// Most types cannot nest without bound, because they contain neither themselves nor an interface.
-// Checking a value of such a type costs about a nanosecond. Other values are walked.
+// A value of most types can neither nest without bound nor share many parts: its type contains
+// neither itself nor an interface, nor a slice of strings or pointers. Checking it costs about a
+// nanosecond. Other values are walked.
 package nesting
 
 import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/yodel-rpc/yodel/internal/iface"
 )
@@ -24,9 +29,9 @@ import (
 const (
 	// Max is how many structs, slices, arrays and maps may be nested in each other.
 	Max = 1000
-	// MaxParts is how many of them a value may have. Each takes at least a byte of a message. A few
-	// dozen structs that all point twice to the next one have more when they are encoded.
-	MaxParts = 16 << 20
+	// maxPaths is how many strings, slices, maps and pointers a type may contain whose values are
+	// not walked. A value shares a part at most so often.
+	maxPaths = 64
 	// maxPointers is how many pointers to pointers a type may have in a row.
 	maxPointers = 100
 	// shown is how many steps of the path to the deepest part an error names.
@@ -36,11 +41,36 @@ const (
 // ErrPointers is the error of a type that is a pointer to itself.
 var ErrPointers = errors.New("it is a pointer to itself, which no message can have")
 
+// maxBytes is how many bytes an encoded value may have.
+var maxBytes atomic.Int64
+
+func init() { maxBytes.Store(64 << 20) }
+
+// CheckBytes returns an error if an encoded value with n bytes is too large. The limit is 64 MiB,
+// or the largest n of AllowBytes.
+func CheckBytes(n int) error {
+	if int64(n) > maxBytes.Load() {
+		return tooLarge()
+	}
+	return nil
+}
+
+func tooLarge() error {
+	return fmt.Errorf("it has more than %d bytes, counting shared parts each time", maxBytes.Load())
+}
+
+// AllowBytes lets encoded values have n bytes. A client or a server whose messages may be so large
+// calls it.
+func AllowBytes(n int) {
+	for old := maxBytes.Load(); old < int64(n) && !maxBytes.CompareAndSwap(old, int64(n)); old = maxBytes.Load() {
+	}
+}
+
 // Rules say which parts of a value a codec encodes. They must not be copied. All functions may be
 // nil.
 type Rules struct {
-	// Max and MaxParts replace the constants of these names, unless they are 0.
-	Max, MaxParts int
+	// Max replaces the constant of this name, unless it is 0.
+	Max int
 	// Methods are interfaces. A value whose type has the methods of one of them encodes itself.
 	Methods []reflect.Type
 	// Addressed says that the methods of *T encode a T only if it can be addressed.
@@ -60,13 +90,27 @@ type known struct {
 	err  error
 }
 
-// A plan says which parts of the values of a type must be walked.
+// A plan says which parts of the values of a type are walked, and counts the others.
 type plan struct {
-	open      bool // values can nest without bound
+	paths     int  // in how many places the type refers to a part that others may share, or endless
+	text      bool // a string, or a slice that refers to nothing but its elements
+	size      int  // the least bytes of a value in a message, without what it refers to
 	ownMethod bool // *T encodes a T that can be addressed
 	key, elem *plan
-	fields    []field // the open ones
+	fields    []field  // those with paths
+	lengths   []length // in a value whose parts are all texts
 }
+
+// A length is where a value has the length of a text.
+type length struct {
+	offset uintptr
+	elem   *plan
+}
+
+// endless is the number of paths of types whose values only a walk can judge.
+const endless = 1 << 20
+
+var one = &plan{size: 1} // for each byte of a string
 
 type field struct {
 	name  string
@@ -89,7 +133,8 @@ func Base(t reflect.Type) reflect.Type {
 // CheckType returns why no value of type t can be encoded.
 func (r *Rules) CheckType(t reflect.Type) error { return r.known(t).err }
 
-// Check returns an error if v is nested too deep, or if its type cannot be encoded.
+// Check returns an error if v is nested too deep, is too large because its parts are
+// shared, or has a type that cannot be encoded.
 func (r *Rules) Check(v any) error {
 	if v == nil || r.flat.Has(v) {
 		return nil
@@ -99,11 +144,11 @@ func (r *Rules) Check(v any) error {
 	if k.err != nil {
 		return k.err
 	}
-	if !k.plan.open {
+	if k.plan.paths <= maxPaths {
 		r.flat.Add(v)
 		return nil
 	}
-	w := walk{rules: r}
+	w := walk{rules: r, left: int(min(maxBytes.Load(), math.MaxInt))}
 	if err := w.value(k.plan, value, 0); err != nil {
 		slices.Reverse(w.path)
 		return fmt.Errorf("%v%s: %w", Base(value.Type()), strings.Join(w.path, ""), err)
@@ -134,43 +179,56 @@ func (b *builder) of(t reflect.Type) *plan {
 	if p, ok := b.made[t]; ok {
 		return p
 	}
-	// While the types in t are looked at, t counts as open: a type in it that leads back to t is.
-	p := &plan{open: true}
+	// While the types in t are looked at, a type in it that leads back to t has endless paths.
+	p := &plan{paths: endless, size: 1}
 	b.made[t] = p
 	if b.encodesItself(t, p) {
-		p.open = false
+		p.paths = 0
 		return p
 	}
+	paths := 0
 	switch t.Kind() {
 	case reflect.Interface:
-		return p
+		paths = endless
+	case reflect.String:
+		p.text, p.elem, paths = true, one, 1
+		p.lengths = []length{{lengthOffset, one}}
 	case reflect.Pointer:
 		if Base(t).Kind() == reflect.Pointer {
 			b.fail(fmt.Errorf("%v: %w", t, ErrPointers))
 			return p
 		}
 		p.elem = b.of(t.Elem())
-		p.open = p.elem.open
-	case reflect.Slice, reflect.Array:
+		paths = max(p.elem.paths, 1)
+	case reflect.Slice:
 		p.elem = b.of(t.Elem())
-		p.open = p.elem.open
+		if p.text, paths = p.elem.paths == 0, 1; p.text {
+			p.lengths = []length{{lengthOffset, p.elem}}
+		} else {
+			paths = endless
+		}
+	case reflect.Array:
+		p.elem = b.of(t.Elem())
+		p.size = max(min(t.Len(), endless)*min(p.elem.size, endless), 1)
+		paths = min(t.Len(), endless) * p.elem.paths
 	case reflect.Map:
 		p.key, p.elem = b.of(t.Key()), b.of(t.Elem())
-		p.open = p.key.open || p.elem.open
+		if paths = 1; p.key.paths+p.elem.paths > 0 {
+			paths = endless
+		}
 	case reflect.Struct:
-		b.structure(t, p)
-		p.open = len(p.fields) > 0
-	default:
-		p.open = false
+		paths = b.structure(t, p)
 	}
+	p.paths = min(paths, endless)
 	return p
 }
 
-func (b *builder) structure(t reflect.Type, p *plan) {
+// structure returns the paths of a struct.
+func (b *builder) structure(t reflect.Type, p *plan) (paths int) {
 	if b.rules.Struct != nil {
 		if err := b.rules.Struct(t); err != nil {
 			b.fail(err)
-			return
+			return 0
 		}
 	}
 	for i := range t.NumField() {
@@ -178,11 +236,25 @@ func (b *builder) structure(t reflect.Type, p *plan) {
 		if b.rules.Skip == nil && !f.IsExported() || b.rules.Skip != nil && b.rules.Skip(&f) {
 			continue
 		}
-		if in := b.of(f.Type); in.open {
-			p.fields = append(p.fields, field{f.Name, i, in})
+		in := b.of(f.Type)
+		p.size += in.size - 1 // a field may be left out, an element of an array may not
+		if in.paths == 0 {
+			continue
+		}
+		p.fields = append(p.fields, field{f.Name, i, in})
+		paths += in.paths
+		for _, l := range in.lengths {
+			p.lengths = append(p.lengths, length{f.Offset + l.offset, l.elem})
 		}
 	}
+	if len(p.lengths) < paths || p.ownMethod {
+		p.lengths = nil
+	}
+	return paths
 }
+
+// lengthOffset is where a string and a slice have their length.
+const lengthOffset = unsafe.Sizeof(uintptr(0))
 
 func (b *builder) fail(err error) {
 	if b.err == nil {
@@ -208,13 +280,14 @@ func (b *builder) encodesItself(t reflect.Type, p *plan) bool {
 	return false
 }
 
-// A walk looks for parts of a value that are nested too deep.
+// A walk looks for parts of a value that are nested too deep, and counts their bytes.
 type walk struct {
 	rules *Rules
-	parts int
+	left  int      // of the bytes that the value may have
 	path  []string // of an error, from the inside to the outside
 }
 
+// value walks a value, whose own bytes were counted.
 func (w *walk) value(p *plan, v reflect.Value, depth int) error {
 	for hops := 0; v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface; hops++ {
 		if v.IsNil() {
@@ -225,8 +298,10 @@ func (w *walk) value(p *plan, v reflect.Value, depth int) error {
 		}
 		if v.Kind() == reflect.Pointer {
 			p, v = p.elem, v.Elem()
-		} else if v = v.Elem(); v.Kind() <= reflect.Complex128 || v.Kind() == reflect.String {
+		} else if v = v.Elem(); v.Kind() <= reflect.Complex128 {
 			return nil
+		} else if v.Kind() == reflect.String {
+			return w.take(v.Len(), one)
 		} else {
 			k := w.rules.known(v.Type())
 			if k.err != nil {
@@ -234,18 +309,18 @@ func (w *walk) value(p *plan, v reflect.Value, depth int) error {
 			}
 			p = k.plan
 		}
-		if !p.open {
-			return nil
+		if err := w.take(1, p); err != nil || p.paths == 0 {
+			return err
 		}
+	}
+	if p.text {
+		return w.take(v.Len(), p.elem)
 	}
 	if p.ownMethod && v.CanAddr() {
 		return nil
 	}
 	if depth++; depth > w.max() {
 		return w.tooDeep()
-	}
-	if w.parts++; w.parts > cmp.Or(w.rules.MaxParts, MaxParts) {
-		return TooMany(w.parts - 1)
 	}
 	switch v.Kind() {
 	case reflect.Struct:
@@ -255,15 +330,65 @@ func (w *walk) value(p *plan, v reflect.Value, depth int) error {
 				return w.at(depth, "."+f.name, err)
 			}
 		}
-	case reflect.Slice, reflect.Array:
-		for i := range v.Len() {
-			if err := w.value(p.elem, v.Index(i), depth); err != nil {
-				return w.at(depth, fmt.Sprintf("[%d]", i), err)
+	case reflect.Slice:
+		if err := w.take(v.Len(), p.elem); err != nil {
+			return err
+		}
+		return w.elements(p, v, depth)
+	case reflect.Array:
+		return w.elements(p, v, depth)
+	case reflect.Map:
+		if err := w.take(v.Len(), p.elem); err != nil || v.Len() == 0 {
+			return err
+		}
+		return w.entries(p, v, depth)
+	}
+	return nil
+}
+
+// take counts n parts.
+func (w *walk) take(n int, p *plan) error {
+	if n > w.left/p.size {
+		return tooLarge()
+	}
+	w.left -= n * p.size
+	return nil
+}
+
+func (w *walk) elements(p *plan, v reflect.Value, depth int) error {
+	switch elem := p.elem; {
+	case v.Kind() == reflect.Array || depth == w.max():
+	case elem.lengths != nil:
+		return w.texts(v, elem, false)
+	case elem.elem != nil && elem.elem.lengths != nil && v.Type().Elem().Kind() == reflect.Pointer:
+		return w.texts(v, elem.elem, true)
+	}
+	for i := range v.Len() {
+		if err := w.value(p.elem, v.Index(i), depth); err != nil {
+			return w.at(depth, fmt.Sprintf("[%d]", i), err)
+		}
+	}
+	return nil
+}
+
+// texts does what value does for each element of a slice, in a tenth of the time. The elements, or
+// what they point to, have no parts but texts.
+func (w *walk) texts(v reflect.Value, p *plan, pointers bool) error {
+	at, step := v.UnsafePointer(), v.Type().Elem().Size()
+	for i := range v.Len() {
+		elem := unsafe.Add(at, uintptr(i)*step)
+		if pointers {
+			if elem = *(*unsafe.Pointer)(elem); elem == nil {
+				continue
+			}
+			if err := w.take(1, p); err != nil {
+				return err
 			}
 		}
-	case reflect.Map:
-		if v.Len() > 0 {
-			return w.entries(p, v, depth)
+		for _, l := range p.lengths {
+			if err := w.take(*(*int)(unsafe.Add(elem, l.offset)), l.elem); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -272,18 +397,17 @@ func (w *walk) value(p *plan, v reflect.Value, depth int) error {
 func (w *walk) entries(p *plan, v reflect.Value, depth int) error {
 	key, elem := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
 	for i := v.MapRange(); i.Next(); {
-		key.SetIterKey(i)
-		if p.key.open {
+		if p.key.paths > 0 {
+			key.SetIterKey(i)
 			if err := w.value(p.key, key, depth); err != nil {
 				return w.at(depth, "[a key]", err)
 			}
 		}
-		if !p.elem.open {
-			continue
-		}
-		elem.SetIterValue(i)
-		if err := w.value(p.elem, elem, depth); err != nil {
-			return w.at(depth, "[a value]", err)
+		if p.elem.paths > 0 {
+			elem.SetIterValue(i)
+			if err := w.value(p.elem, elem, depth); err != nil {
+				return w.at(depth, "[a value]", err)
+			}
 		}
 	}
 	return nil
@@ -308,9 +432,6 @@ func (w *walk) tooDeep() error { return TooDeep(w.max()) }
 func TooDeep(levels int) error {
 	return fmt.Errorf("nested more than %d levels, or it contains itself", levels)
 }
-
-// TooMany returns the error of a value with more parts than most.
-func TooMany(most int) error { return fmt.Errorf("it has more than %d parts", most) }
 
 // A Flat remembers types whose values cannot nest without bound.
 type Flat struct{ types [64]atomic.Uintptr }

@@ -6,7 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"os"
+	"os/exec"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -151,16 +155,101 @@ func TestErrorsNameThePath(t *testing.T) {
 	}
 }
 
-// A value whose parts are shared grows when it is encoded: 60 nodes would be 2⁶⁰.
-func TestCheckBoundsTheParts(t *testing.T) {
-	shared := &node{}
-	for range 60 {
-		shared = &node{Pair: [2]*node{shared, shared}}
+// A leaf has a part that other values share.
+type leaf struct {
+	A, B *leaf
+	Data []byte
+}
+
+// Twos are types without an end, of which each has two pointers to the next.
+type (
+	two[T any]  struct{ A, B *T }
+	twos[T any] = two[two[two[two[T]]]]
+)
+
+// sharedTwos returns a pointer to a value of t, whose two pointers are equal, at all levels.
+func sharedTwos(t reflect.Type) reflect.Value {
+	v := reflect.New(t)
+	if t.Kind() == reflect.Struct {
+		next := sharedTwos(t.Field(0).Type.Elem())
+		v.Elem().Field(0).Set(next)
+		v.Elem().Field(1).Set(next)
 	}
-	rules := newRules()
-	rules.MaxParts = 10_000
-	if err := rules.Check(shared); err == nil || !strings.Contains(err.Error(), "more than 10000 parts") {
-		t.Errorf("got %v", err)
+	return v
+}
+
+// A value whose parts are shared grows when it is encoded: 60 nodes would be 2⁶⁰.
+func TestCheckBoundsTheBytes(t *testing.T) {
+	mib, text := make([]byte, 1<<20), strings.Repeat("x", 1<<20)
+	nodes, leaves, anything := &node{}, &leaf{Data: mib}, []any{text}
+	for range 60 {
+		nodes = &node{Pair: [2]*node{nodes, nodes}}
+		anything = []any{anything, anything}
+	}
+	for range 7 {
+		leaves = &leaf{A: leaves, B: leaves}
+	}
+	array := new([1 << 20]int8)
+	for name, v := range map[string]any{
+		"nodes": nodes, "nodes over 1 MiB": leaves, "lists of anything": anything, "types of two pointers": sharedTwos(reflect.TypeFor[twos[twos[twos[twos[twos[twos[twos[int]]]]]]]]()).Interface(),
+		"slices":   slices.Repeat([][][]int8{slices.Repeat([][]int8{make([]int8, 1024)}, 1024)}, 65),
+		"bytes":    slices.Repeat([][]byte{mib}, 65),
+		"strings":  slices.Repeat([]string{text}, 65),
+		"structs":  slices.Repeat([]struct{ Text string }{{text}}, 65),
+		"arrays":   slices.Repeat([]*[1 << 20]int8{array}, 65),
+		"any":      map[string]any{"list": slices.Repeat([]any{text}, 65)},
+		"a map":    map[[65]int8][][]byte{{}: slices.Repeat([][]byte{mib}, 65)},
+		"nothing":  [][]struct{}{make([]struct{}, math.MaxInt)},
+		"elements": &[2][1 << 30][1 << 30]struct{}{},
+	} {
+		switch err := newRules().Check(v); {
+		case name == "elements" && err != nil: // a type without paths is not walked
+			t.Errorf("%s: %v", name, err)
+		case name != "elements" && (err == nil || !strings.Contains(err.Error(), "more than 67108864 bytes")):
+			t.Errorf("%s: %.200v", name, err)
+		}
+	}
+}
+
+// Values that fit are no errors, however much memory they take.
+func TestCheckLetsPass(t *testing.T) {
+	mib := make([]byte, 1<<20)
+	for name, v := range map[string]any{
+		"bytes":         slices.Repeat([][]byte{mib}, 63),
+		"numbers":       &struct{ Many []int64 }{make([]int64, 9<<20)},
+		"flat":          make([]byte, 65<<20),
+		"empty structs": slices.Repeat([]any{struct{ A, B, C, D, E, F, G, H *int }{}}, 1<<20),
+	} {
+		if err := newRules().Check(v); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A process whose clients or servers take larger messages also encodes larger values. The test
+// leaves the larger bound to the tests after it, which do not need it.
+func TestAllowBytes(t *testing.T) {
+	if os.Getenv("NESTING_ALLOW") == "" {
+		again := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAllowBytes$") //nolint:gosec // this program
+		again.Env = append(os.Environ(), "NESTING_ALLOW=1")
+		if out, err := again.CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		return
+	}
+	large := slices.Repeat([][]byte{make([]byte, 1<<20)}, 65)
+	if err := newRules().Check(large); err == nil {
+		t.Error("65 MiB are allowed")
+	}
+	for _, n := range []int{66 << 20, 1} {
+		nesting.AllowBytes(n)
+		if err := newRules().Check(large); err != nil {
+			t.Errorf("after AllowBytes(%d): %v", n, err)
+		}
+	}
+	nesting.AllowBytes(math.MaxInt)
+	if err := errors.Join(newRules().Check(large), nesting.CheckBytes(math.MaxInt)); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -221,7 +310,11 @@ func BenchmarkCheck(b *testing.B) {
 	for range 10 {
 		tree.All = append(tree.All, &node{Of: make([]node, 10)})
 	}
-	values := map[string]any{"flat": &closed{}, "tree of 111": tree, "any": map[string]any{"a": 1, "b": []any{"c", 1, 2, 3}, "d": "e"}}
+	rows := slices.Repeat([]*struct {
+		ID       int
+		Name, By string
+	}{{1, "a", "b"}}, 100)
+	values := map[string]any{"flat": &closed{}, "rows": rows, "tree of 111": tree, "any": map[string]any{"a": 1, "b": []any{"c", 1, 2, 3}, "d": "e"}}
 	for name, v := range values {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

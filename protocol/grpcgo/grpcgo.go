@@ -27,6 +27,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/nesting"
 	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
 )
 
@@ -126,7 +127,10 @@ func (codec) Append(dst []byte, v any) ([]byte, error) {
 	if err := checkNesting(m); err != nil {
 		return nil, err
 	}
-	return proto.MarshalOptions{}.MarshalAppend(dst, m)
+	if err := nesting.CheckBytes(proto.Size(m)); err != nil {
+		return nil, fmt.Errorf("protobuf: encode %T: %w", m, err)
+	}
+	return proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(dst, m)
 }
 
 func (codec) Decode(src []byte, v any) error {

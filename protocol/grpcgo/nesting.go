@@ -39,8 +39,9 @@ func walk(m protoreflect.Message, depth int, messages *int) (err error) {
 	if depth > nesting.Max {
 		return nesting.TooDeep(nesting.Max)
 	}
-	if *messages++; *messages > nesting.MaxParts {
-		return nesting.TooMany(nesting.MaxParts)
+	*messages++ // each has a byte at least
+	if err := nesting.CheckBytes(*messages); err != nil {
+		return err
 	}
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch {
