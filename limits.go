@@ -3,6 +3,7 @@
 package yodel
 
 import (
+	"cmp"
 	"math"
 	"time"
 
@@ -121,7 +122,7 @@ func (l *Limits) withDefaults() Limits {
 		Handshake:       orDefault(l.Handshake, 10*time.Second),
 		IdleTimeout:     min(max(l.IdleTimeout, 0), forever),
 		MaxAge:          min(max(l.MaxAge, 0), forever),
-		Polling:         polling(l.Polling),
+		Polling:         cmp.Or(l.Polling, 50*time.Microsecond), // negative: none
 	}
 	if l.MaxDecompressed <= 0 {
 		filled.ratio = maxRatio
@@ -140,15 +141,6 @@ func (l *Limits) mux() mux.Limits {
 
 func (l *Limits) metadata() metadata.Limits {
 	return metadata.Limits{Bytes: l.MaxMetadata, Pairs: l.MaxPairs}
-}
-
-// polling returns d or its default. It returns a negative value unchanged, so that the value does
-// not count as unset.
-func polling(d time.Duration) time.Duration {
-	if d < 0 {
-		return d
-	}
-	return orDefault(d, 50*time.Microsecond)
 }
 
 // forever is the longest duration of an option, a hundred years. Sums of a few such durations do

@@ -34,6 +34,8 @@ type Served struct {
 	Body []byte
 	// Compressed says that Body is compressed with the compressor that was given to Begin.
 	Compressed bool
+	// Reserved is how many bytes of Body Session.Reserve counts. Admit or End releases them.
+	Reserved int
 	// Several says that Body is the encoding of several values, as Encoded.SetValues makes it. It
 	// must be set for methods for which Positional returns true.
 	Several bool
@@ -144,14 +146,14 @@ func (v *Served) Types() (in, out []reflect.Type) {
 	return v.in.method.in, v.in.method.out
 }
 
-// Admit reserves room for the call and its request of n bytes, and for a reply of the size that the
-// recent replies of the method had. A Protocol calls it before it allocates memory for the request.
-// If the session or the server has no room, Admit waits for room
-// if wait is true, and fails otherwise. A Protocol should call Admit with wait on the goroutine
-// that reads Session.Reader, so that the client has to wait too. While Admit waits, it reads ahead,
-// and ends the calls of the session if the client disconnects. It waits until Call.Deadline at
-// most. The first Admit of a session also calls ServerOptions.Connect. If Admit fails, it returns
-// the error for the caller, and the call was not executed and must not run.
+// Admit takes room for the call and its request of n bytes, and for a reply of the size that the
+// recent replies of the method had. A Protocol calls it when a request has arrived, or before it
+// allocates memory for a small one: see Reserved. If the session or the server has no room, Admit
+// waits for room if wait is true, and fails otherwise. A Protocol should call Admit with wait on
+// the goroutine that reads Session.Reader, so that the client has to wait too. While Admit waits,
+// it reads ahead, and ends the calls of the session if the client disconnects. It waits until
+// Call.Deadline at most. The first Admit of a session also calls ServerOptions.Connect. If Admit
+// fails, it returns the error for the caller, and the call was not executed and must not run.
 func (v *Served) Admit(n int, wait bool) *Error {
 	in := &v.in
 	ses, s := in.session, in.server
@@ -182,7 +184,8 @@ func (v *Served) Admit(n int, wait bool) *Error {
 	} else if where != "" {
 		return v.fail(refusal("YDL3002", "%s: too many requests are open on this %s", in.call.Method, where))
 	}
-	in.bytes = n + requestCost
+	ses.Release(v.Reserved)
+	v.Reserved, in.bytes = 0, n+requestCost
 	if !ses.take(in.bytes) {
 		ses.room.Leave(n)
 		s.foreign.Leave(n)
@@ -466,6 +469,7 @@ func (v *Served) End() {
 	}
 	defer func() { // also if an observer ends the goroutine
 		in.session.note(v, false)
+		in.session.Release(v.Reserved)
 		if in.admitted {
 			in.session.give(in.bytes + in.messages.taken)
 			in.server.foreign.Leave(in.bytes - requestCost)

@@ -125,8 +125,7 @@ type ServerOptions struct {
 	// Session.HideErrors. Protocol/http does so anyway, unless its own option says otherwise.
 	// Clients in yodel's own protocol and callers of Server.Do get all texts. Default false.
 	HideErrors bool
-	// NoIntrospection turns off the built-in methods of package inspect.
-	// Default false.
+	// NoIntrospection turns off the built-in methods of package inspect. Default false.
 	NoIntrospection bool
 	// Limits limits the resources that one connection may use.
 	Limits Limits

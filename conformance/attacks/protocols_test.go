@@ -9,7 +9,9 @@ import (
 	"encoding/binary"
 	"encoding/gob"
 	"fmt"
+	"io"
 	"math"
+	"net/http"
 	"net/rpc"
 	"strings"
 	"time"
@@ -47,7 +49,7 @@ var protocols = []attacks.Attack{
 		// 240 connections that begin a request of 1 MiB, and do not go on after 60 KiB.
 		Name: "unfinished requests of all protocols", Victim: polyglot,
 		Do: func(a *attacks.Attacker) {
-			conns, all := dialMany(a, 240), unfinishedRequests()
+			conns, all := dialMany(a, 240), unfinishedRequests(1<<20, 60<<10)
 			attacks.Spread(len(conns), 600*time.Millisecond, func(i int) {
 				conns[i].Raw(all[i%len(all)])
 				conns[i].Flush()
@@ -55,6 +57,27 @@ var protocols = []attacks.Attack{
 			wantEnded(a, conns)
 		},
 		Held: 96 * mib,
+	},
+	{
+		// 80 connections that begin a request of 15 MiB and send 5 KiB of it. What they announce is
+		// nine times what the victim lets all requests in other protocols hold.
+		Name: "announced requests of all protocols", Victim: patient,
+		Do: func(a *attacks.Attacker) {
+			conns, all := dialMany(a, 80), unfinishedRequests(15<<20, 5<<10)
+			attacks.Spread(len(conns), 400*time.Millisecond, func(i int) {
+				conns[i].Raw(all[i%len(all)])
+				conns[i].Flush()
+			})
+			client := &http.Client{Timeout: 2 * time.Second}
+			defer client.CloseIdleConnections()
+			for i := range 50 {
+				if err := postEcho(client, a.Addr); err != nil {
+					a.Errorf("call %d of a good client over HTTP: %v", i, err)
+					break
+				}
+			}
+		},
+		Held: 16 * mib,
 	},
 	{
 		Name: "sizes that lie in all protocols", Victim: polyglot,
@@ -263,24 +286,38 @@ func speakers() []speaker {
 	}
 }
 
-const most = 1 << 20
-
-// unfinishedRequests returns 60 KiB of a request of 1 MiB, for each protocol.
-func unfinishedRequests() (all [][]byte) {
-	part := strings.Repeat("x", 60<<10)
+// unfinishedRequests returns the first bytes of a request of a size, for each protocol.
+func unfinishedRequests(size, sent int) (all [][]byte) {
+	part := strings.Repeat("x", sent)
 	var netRPC bytes.Buffer
 	encoder := gob.NewEncoder(&netRPC)
 	_ = encoder.Encode(rpc.Request{ServiceMethod: "T.Echo", Seq: 1}) // a buffer does not fail
-	_ = encoder.Encode(make([]byte, most))                           // as above
+	_ = encoder.Encode(make([]byte, size))                           // as above
+	beginning := part[:min(sent, 16_000)]
+	envelope := string(binary.BigEndian.AppendUint32([]byte{0}, uint32(size)))
 	return [][]byte{
-		[]byte("POST /T.Echo HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1048576\r\n\r\n\"" + part),
-		bytes.Join([][]byte{preface(65_535), stream(1, "/T.Echo", false), frame(0, 0, 1, `"`+part[:16_000])}, nil),
-		rpcxFrame("T", "Echo", "", part, most),
-		thriftFrame("Echo", part, most),
+		fmt.Appendf(nil, "POST /T.Echo HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n\"%s", size, part),
+		bytes.Join([][]byte{preface(65_535), stream(1, "/T.Echo", false), frame(0, 0, 1, `"`+beginning)}, nil),
+		bytes.Join([][]byte{preface(65_535), grpcStream(1, "/T.Echo"), frame(0, 0, 1, envelope+beginning)}, nil),
+		rpcxFrame("T", "Echo", "", part, size),
+		thriftFrame("Echo", part, size),
 		[]byte(`{"jsonrpc":"2.0","id":1,"method":"T.Echo","params":["` + part),
-		netRPC.Bytes()[:60<<10],
-		dubboFrame("Echo", binaryType, "A\xff\xff"+part, most),
+		netRPC.Bytes()[:sent],
+		dubboFrame("Echo", binaryType, "A\xff\xff"+part, size),
 	}
+}
+
+// postEcho calls the method Echo over HTTP.
+func postEcho(client *http.Client, addr string) error {
+	response, err := client.Post("http://"+addr+"/T.Echo", "application/json", strings.NewReader(`"aGk="`))
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if body, err := io.ReadAll(response.Body); err != nil || string(body) != `"aGk="` {
+		return fmt.Errorf("%s: %q, %v", response.Status, body, err)
+	}
+	return nil
 }
 
 // lies returns requests that claim to be as large as their protocol allows.

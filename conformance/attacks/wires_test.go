@@ -107,7 +107,7 @@ func attackersOf(addr string) []*attacker {
 		}
 		return nil
 	}
-	speakers, unfinished, lies := speakers(), unfinishedRequests(), lies()
+	speakers, unfinished, lies := speakers(), unfinishedRequests(1<<20, 60<<10), lies()
 	one := func(random *rand.Rand, all [][]byte) []byte { return all[random.IntN(len(all))] }
 	return []*attacker{
 		{name: "connections that are closed at once", every: 2 * time.Millisecond, do: func(context.Context, *rand.Rand) error {

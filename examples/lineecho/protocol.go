@@ -46,9 +46,8 @@ func (LineEcho) Serve(_ context.Context, s *yodel.Session) error {
 		}
 		method, args, _ := strings.Cut(string(line), " ")
 		v := s.Begin(method, s.Codec("json"), nil)
+		v.Body, v.Reserved = []byte(args), cap(line)
 		refused := v.Admit(len(line), true) // waits while too many calls are open
-		s.Release(cap(line))                // Admit has counted it
-		v.Body = []byte(args)
 		before, sent := last, make(chan struct{})
 		last = sent
 		s.Go(func() { // so that Serve reads on, and notices when the client leaves

@@ -5,6 +5,7 @@ package admission_test
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,8 +48,8 @@ func TestCallsEnterInTheirOrder(t *testing.T) {
 		r.Leave(1000)
 		drain()
 		slices.Sort(got)
-		if want := []string{"a", "lone"}; !slices.Equal(got, want) {
-			t.Errorf("%q have entered, want %q: b has no room, and c is behind it", got, want)
+		if want := []string{"a", "c", "lone"}; !slices.Equal(got, want) {
+			t.Errorf("%q have entered, want %q: b has no room, and c passes it", got, want)
 		}
 		r.Leave(100)
 		if drain(); len(got) != 4 {
@@ -76,6 +77,19 @@ func TestACallGivesUpItsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &admission.Room{Calls: 3, Bytes: 100}
 		r.Enter(t.Context(), 60, false, false)
+		wantPassed := func(want int) {
+			t.Helper()
+			passed := 0
+			for range 200 {
+				if _, ok := r.Enter(t.Context(), 40, false, false); ok {
+					passed++
+					r.Leave(40)
+				}
+			}
+			if passed != want {
+				t.Errorf("%d calls have passed the first one that waits, want %d", passed, want)
+			}
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		outcomes := make(chan bool, 2)
 		for _, w := range []struct {
@@ -87,7 +101,11 @@ func TestACallGivesUpItsWait(t *testing.T) {
 				outcomes <- ok
 			}()
 			synctest.Wait()
+			if w.bytes == 50 {
+				wantPassed(100)
+			}
 		}
+		wantPassed(0)
 		cancel()
 		if <-outcomes {
 			t.Error("a call has entered whose context has ended")
@@ -95,6 +113,46 @@ func TestACallGivesUpItsWait(t *testing.T) {
 		if !<-outcomes {
 			t.Error("the call behind it has not entered")
 		}
+	})
+}
+
+// A large call gets its room, however many small ones there are.
+func TestALargeCallIsNotPassedForever(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &admission.Room{Calls: 1000, Bytes: 100}
+		for range 10 {
+			r.Enter(t.Context(), 10, false, false)
+		}
+		entered := make(chan bool)
+		go func() {
+			_, ok := r.Enter(t.Context(), 90, false, true)
+			entered <- ok
+		}()
+		synctest.Wait()
+		var small atomic.Int64
+		for range 1000 { // each call that ends is followed by another that waits
+			go func() {
+				if _, ok := r.Enter(t.Context(), 10, false, true); ok {
+					small.Add(1)
+				}
+			}()
+			synctest.Wait()
+			r.Leave(10)
+			synctest.Wait()
+			select {
+			case ok := <-entered:
+				if !ok || small.Load() != 100 {
+					t.Errorf("the large call has entered: %v, after %d small ones, want 100", ok, small.Load())
+				}
+				r.Leave(90)
+				for range 1000 {
+					r.Leave(0)
+				}
+				return
+			default:
+			}
+		}
+		t.Error("the large call has not entered")
 	})
 }
 

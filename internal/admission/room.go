@@ -27,18 +27,29 @@ type Room struct {
 
 // A waiter is a call that waits for room.
 type waiter struct {
-	bytes int
-	ready chan struct{} // closed when the call is in the room
+	bytes  int
+	passed int           // how many calls behind it have got room while it was the first
+	ready  chan struct{} // closed when the call is in the room
 }
+
+const (
+	// mostPassed is how many calls for which there is room may pass the first one in a queue. A
+	// large request then neither keeps small ones out nor waits without end.
+	mostPassed = 100
+	// searched is how many calls of a queue are looked at when room becomes free.
+	searched = 64
+)
 
 // Enter takes room for a call of n bytes. If there is no room and wait is set, Enter waits for room
 // until ctx ends. If wait is not set, it returns false at once. A single call may have any number
-// of bytes. Only reports whether no other call was in the room.
+// of bytes. Calls that wait get room in the order of their arrival, except that up to 100 calls for
+// which there is room pass one for which there is none. Only reports whether no other call was in
+// the room.
 func (r *Room) Enter(ctx context.Context, n int, lone, wait bool) (only, ok bool) {
 	r.mu.Lock()
 	queue := r.queueLocked(lone)
 	only = r.open == 0
-	if ok = len(*queue) == 0 && r.fitsLocked(n, lone); ok {
+	if ok = r.fitsLocked(n, lone) && r.passesLocked(lone); ok {
 		r.open++
 		r.held += n
 	}
@@ -46,7 +57,7 @@ func (r *Room) Enter(ctx context.Context, n int, lone, wait bool) (only, ok bool
 		r.mu.Unlock()
 		return only, ok
 	}
-	w := &waiter{n, make(chan struct{})}
+	w := &waiter{bytes: n, ready: make(chan struct{})}
 	*queue = append(*queue, w)
 	r.mu.Unlock()
 	select {
@@ -85,10 +96,16 @@ func (r *Room) Leave(n int) {
 func (r *Room) admitLocked() {
 	for _, lone := range [...]bool{true, false} {
 		queue := r.queueLocked(lone)
-		for len(*queue) > 0 && r.fitsLocked((*queue)[0].bytes, lone) {
-			w := (*queue)[0]
-			(*queue)[0] = nil
-			*queue = (*queue)[1:]
+		for i := 0; i < min(len(*queue), searched); {
+			w := (*queue)[i]
+			if !r.fitsLocked(w.bytes, lone) {
+				i++
+				continue
+			}
+			if i > 0 && !r.passesLocked(lone) {
+				break
+			}
+			*queue = slices.Delete(*queue, i, i+1)
 			r.open++
 			r.held += w.bytes
 			close(w.ready)
@@ -97,6 +114,16 @@ func (r *Room) admitLocked() {
 			*queue = nil // gives the memory back
 		}
 	}
+}
+
+// passesLocked reports whether a call may have room before the first one that waits, and counts it.
+func (r *Room) passesLocked(lone bool) bool {
+	queue := *r.queueLocked(lone)
+	if len(queue) == 0 {
+		return true
+	}
+	queue[0].passed++
+	return queue[0].passed <= mostPassed
 }
 
 func (r *Room) queueLocked(lone bool) *[]*waiter {

@@ -52,19 +52,20 @@ func (c *conn) next() error {
 	}
 	call := &call{Served: v, conn: c, head: h, names: names}
 	arrived := time.Now()
-	e := v.Admit(h.body, true)
+	body, skip, e, err := pipelined.Receive(v, c.Session, nil, c.frames, h.body)
+	if err != nil {
+		call.end()
+		return err
+	}
 	if e == nil {
 		e = call.reserve()
 	}
 	if e != nil {
 		defer call.end()
 		call.answer(e)
-		return c.frames.skip(h.body)
+		return c.frames.skip(skip)
 	}
-	if call.body, err = c.frames.body(h.body); err != nil {
-		call.end()
-		return err
-	}
+	call.body = body
 	c.Go(func() {
 		defer call.end()
 		if e := call.prepare(arrived); e != nil {

@@ -214,7 +214,7 @@ func (x *exchange) readQuery() *yodel.Error {
 	if query.Get("base64") == "1" {
 		var err error
 		if message, err = base64.RawURLEncoding.DecodeString(strings.TrimRight(string(message), "=")); err != nil {
-			return x.refuseLater(yodel.Errorf(yodel.InvalidArgument, "the parameter message is not base64"), false)
+			return x.refuseLater(yodel.Errorf(yodel.InvalidArgument, "the parameter message is not base64"))
 		}
 	}
 	if e := x.v.Admit(len(message), true); e != nil {

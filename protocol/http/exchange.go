@@ -16,6 +16,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
+	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
 
 // An exchange is one HTTP request that calls a method, and its response.
@@ -37,6 +38,7 @@ type exchange struct {
 	reply      []byte
 	packed     bool // reply is compressed
 	large      bool // the request is larger than most
+	admitted   bool
 	finished   bool // finish leaves the rest of the request alone
 	body       requestBody
 	reserved   int // bytes that Session.Reserve counts until end
@@ -121,11 +123,11 @@ func (x *exchange) refuse(answer func()) {
 
 // refuseLater makes the call fail with e when the middleware has passed it. It admits a call that
 // is not admitted.
-func (x *exchange) refuseLater(e *yodel.Error, admitted bool) *yodel.Error {
-	if x.v.Refusal = e; admitted {
+func (x *exchange) refuseLater(e *yodel.Error) *yodel.Error {
+	if x.v.Refusal = e; x.admitted {
 		return nil
 	}
-	return x.v.Admit(0, true)
+	return x.admit(0)
 }
 
 // end ends the call.
@@ -227,24 +229,30 @@ func guarded(session *yodel.Session, f func()) (returned bool) {
 	return returned
 }
 
-// readBody reads the body of a unary request into v.Body, after it has admitted the call.
+// readBody reads the body of a unary request into v.Body, and admits the call.
 func (x *exchange) readBody() *yodel.Error {
 	if n := x.r.ContentLength; n > int64(x.most) {
 		return x.tooLarge(n)
 	} else if n >= 0 {
+		if e := x.admitSmall(int(n)); e != nil {
+			return e
+		}
 		body := x.paced(x.r.Body)
 		if e := x.readSized(int(n), body); e != nil {
 			return e
 		}
-		return x.readEnd(body)
+		if e := x.readEnd(body); e != nil {
+			return e
+		}
+		return x.admitRead()
 	}
 	b, reserved, e := x.readUnsized()
-	defer x.session.Release(reserved) // Admit counts it
+	x.v.Reserved = reserved
 	if e != nil {
 		return e
 	}
 	x.v.Body, x.v.Owned = b, true
-	return x.v.Admit(len(b), true)
+	return x.admit(len(b))
 }
 
 // readUnsized reads a body of unknown size. Memory grows with what has come. The caller releases
@@ -309,28 +317,54 @@ func (x *exchange) noMemory() *yodel.Error {
 	return e
 }
 
-// readSized admits the call, and reads a request of n bytes into v.Body. If it succeeds, the caller
-// calls unpace.
-func (x *exchange) readSized(n int, from *pacedReader) *yodel.Error {
-	if e := x.v.Admit(n, true); e != nil {
-		return e
+// admitSmall admits the call of a small request of n bytes, which has not come yet. A larger one is
+// admitted by admitRead, so that a client that only announces it takes no room from others.
+func (x *exchange) admitSmall(n int) *yodel.Error {
+	if n >= slowFrom && n <= x.limits.MaxMessage {
+		return nil
 	}
-	return x.readAdmitted(n, from)
+	return x.admit(n)
 }
 
-// readAdmitted is readSized for a call that is admitted.
-func (x *exchange) readAdmitted(n int, from *pacedReader) *yodel.Error {
-	b := make([]byte, n)
-	if _, err := io.ReadFull(from, b); err != nil {
+// readSized reads a request of n bytes into v.Body. If the call is not admitted, its memory grows
+// as the bytes arrive, and v.Reserved counts it. If readSized succeeds, the caller calls unpace.
+func (x *exchange) readSized(n int, from *pacedReader) *yodel.Error {
+	var memory pipelined.Memory = pipelined.Uncounted{}
+	if !x.admitted {
+		memory = x.session
+	}
+	b, err := pipelined.ReadBody(nil, from, n, memory)
+	if err != nil {
 		return x.unread(err)
+	}
+	if !x.admitted {
+		x.v.Reserved = cap(b)
 	}
 	x.v.Body, x.v.Owned = b, true
 	return nil
 }
 
+// admitRead admits the call of the request that readSized has read, if it is not admitted.
+func (x *exchange) admitRead() *yodel.Error {
+	if x.admitted {
+		return nil
+	}
+	return x.admit(len(x.v.Body))
+}
+
+// admit admits the call.
+func (x *exchange) admit(n int) *yodel.Error {
+	e := x.v.Admit(n, true)
+	x.admitted = e == nil
+	return e
+}
+
 // unread returns the error of a request that could not be read. The deadline of pacedReader
 // remains, so that net/http does not wait for the rest.
 func (x *exchange) unread(err error) *yodel.Error {
+	if _, ok := errors.AsType[*pipelined.RefusedError](err); ok {
+		return x.noMemory()
+	}
 	e := yodel.Errorf(yodel.Canceled, "%s: the request ends too early: %v", x.name(), err)
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):

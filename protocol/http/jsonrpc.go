@@ -4,7 +4,6 @@ package http
 
 import (
 	"bytes"
-	"io"
 	"maps"
 	std "net/http"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
 	"github.com/yodel-rpc/yodel/protocol/internal/jsonrpc"
+	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
 
 // This file serves JSON-RPC over HTTP: the body of each POST to Options.JSONRPC is a request or a
@@ -76,15 +76,12 @@ func (x *exchange) readMessage() (message []byte, e *yodel.Error) {
 		message, x.reserved, e = x.readUnsized()
 		return message, e
 	}
-	if !x.session.Reserve(int(n)) {
-		return nil, x.noMemory()
-	}
-	x.reserved = int(n)
-	message = make([]byte, n)
 	body := x.paced(x.r.Body)
-	if _, err := io.ReadFull(body, message); err != nil {
+	message, err := pipelined.ReadBody(nil, body, int(n), x.session)
+	if err != nil {
 		return nil, x.unread(err)
 	}
+	x.reserved = cap(message)
 	return message, x.readEnd(body)
 }
 

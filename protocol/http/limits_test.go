@@ -228,10 +228,10 @@ func TestMaxConns(t *testing.T) {
 	})
 }
 
-// Memory of a body without a length grows with what has come: half of the limit is refused when the
-// connection's memory is used up.
+// Memory of a body without a length grows with what has come. When the connection's memory is used
+// up, the request is refused.
 func TestMemoryOfChunkedBodies(t *testing.T) {
-	s, c := newSite(t, nil, yodel.ServerOptions{Limits: yodel.Limits{MaxMessage: 1 << 20, MaxMemory: 1 << 20}}), client(t, false)
+	s, c := newSite(t, nil, yodel.ServerOptions{Limits: yodel.Limits{MaxMessage: 1 << 20, MaxMemory: 1 << 19}}), client(t, false)
 	s.doReader(c, chunked{strings.NewReader(jsonOf(900 << 10))}, "/Test/Echo").fails(t, 429, yodel.ResourceExhausted, "no memory left")
 	s.doReader(c, chunked{strings.NewReader(jsonOf(100 << 10))}, "/Test/Echo").is(t, 200, jsonOf(100<<10))
 }

@@ -214,7 +214,8 @@ func (st *stream) Receive(ctx context.Context) (body []byte, compressed bool, er
 	return body, flags == httpwire.FlagCompressed, err
 }
 
-// slowFrom is the size from which a message must arrive at the least pace, in bytes.
+// slowFrom is the size in bytes from which a message must arrive at the least pace, and from which
+// the call of a request takes no room before it has arrived.
 const slowFrom = 16 << 10
 
 // next reads a message.
@@ -248,7 +249,7 @@ func (st *stream) allow(n int) {
 // End implements yodel.Messages. The end of the response says that there are no more messages.
 func (*stream) End() {}
 
-// only reads the one message of a unary call or a feed into v.Body, after it has admitted the call.
+// only reads the one message of a unary call or a feed into v.Body, and admits the call.
 // The prefix of the message and the end of the request must arrive in time too. A call whose
 // request is not one message fails behind the middleware, as a call of an unknown method does.
 func (st *stream) only() *yodel.Error {
@@ -257,32 +258,32 @@ func (st *stream) only() *yodel.Error {
 	flags, size, err := st.from.Prefix()
 	switch {
 	case errors.Is(err, io.EOF):
-		return st.refuseLater(yodel.Errorf(yodel.Unimplemented, "%s: the request has no message", st.v.Call().Method), false)
+		return st.refuseLater(yodel.Errorf(yodel.Unimplemented, "%s: the request has no message", st.v.Call().Method))
 	case err != nil:
-		return st.refuseLater(st.broken(err), false)
+		return st.refuseLater(st.broken(err))
 	case flags&^httpwire.FlagCompressed != 0:
-		return st.refuseLater(st.broken(yodel.Errorf(yodel.InvalidArgument, "the message has the flags %#x", flags)), false)
+		return st.refuseLater(st.broken(yodel.Errorf(yodel.InvalidArgument, "the message has the flags %#x", flags)))
 	case flags != 0 && !st.compressed:
-		return st.refuseLater(st.broken(yodel.Errorf(yodel.Internal, "the message is compressed, and the request names no compression")), false)
+		return st.refuseLater(st.broken(yodel.Errorf(yodel.Internal, "the message is compressed, and the request names no compression")))
 	}
 	st.unpace() // Admit may wait
 	paced := st.paced(body)
 	st.from.From = paced
-	if e := st.v.Admit(size, true); e != nil {
+	if e := st.admitSmall(size); e != nil {
 		return e
 	}
-	if e := st.readAdmitted(size, paced); e != nil {
-		return st.refuseLater(e, true)
+	if e := st.readSized(size, paced); e != nil {
+		return st.refuseLater(e)
 	}
 	st.v.Compressed = flags != 0
 	switch _, _, err = st.from.Prefix(); {
 	case err == nil:
-		return st.refuseLater(yodel.Errorf(yodel.Unimplemented, "%s: the request has several messages", st.v.Call().Method), true)
+		return st.refuseLater(yodel.Errorf(yodel.Unimplemented, "%s: the request has several messages", st.v.Call().Method))
 	case !errors.Is(err, io.EOF):
-		return st.refuseLater(st.broken(err), true)
+		return st.refuseLater(st.broken(err))
 	}
 	st.unpace()
-	return nil
+	return st.admitRead()
 }
 
 // broken returns the error of a request that could not be read.

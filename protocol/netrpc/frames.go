@@ -124,7 +124,7 @@ func (f *frames) skip(v value) error {
 // nothing that follows can be read.
 func (f *frames) openBody(size int) ([]byte, error) {
 	value, err := pipelined.ReadBody(nil, f.reader, size, f.memory)
-	if errors.Is(err, pipelined.ErrMemory) {
+	if _, ok := errors.AsType[*pipelined.RefusedError](err); ok {
 		return nil, errMemory
 	} else if err != nil {
 		return nil, err

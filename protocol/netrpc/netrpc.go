@@ -138,12 +138,11 @@ func (c *conn) next() error {
 		return unexpected(err)
 	}
 	v := c.session.Begin(header.ServiceMethod, c.codec, nil)
-	if e := v.Admit(value.cost(), true); e != nil {
+	if e, err := c.receive(v, value); e != nil {
 		defer v.End()
 		c.writer.reply(header, v, e)
-		return c.skip(value, e)
-	}
-	if v.Body, err = c.frames.body(value); err != nil {
+		return err
+	} else if err != nil {
 		v.End()
 		return unexpected(err)
 	}
@@ -154,6 +153,24 @@ func (c *conn) next() error {
 		_ = v.Run()                                               // v.Outcome returns the error
 	})
 	return nil
+}
+
+// receive reads the request of a call and admits the call. If the call is refused, receive returns
+// why, and skips the request. The size of a value with interfaces is known when it has been read.
+func (c *conn) receive(v *yodel.Served, value value) (refusal *yodel.Error, err error) {
+	if !value.open {
+		var skip int
+		v.Body, skip, refusal, err = pipelined.Receive(v, c.session, value.definitions, c.frames.reader, value.size)
+		if refusal != nil {
+			_, err = io.CopyN(io.Discard, c.frames.reader, int64(skip))
+		}
+		return refusal, err
+	}
+	if refusal = v.Admit(value.cost(), true); refusal != nil {
+		return refusal, c.skip(value, refusal)
+	}
+	v.Body, err = c.frames.body(value)
+	return nil, err
 }
 
 // skip discards a value that was refused because of e. To discard one with interfaces, the server

@@ -3,6 +3,7 @@
 package rpcx
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"sync"
@@ -67,23 +68,25 @@ func (c *conn) call(h *head) error {
 		c.session.Release(cost)
 		c.end()
 	}
-	e := c.admit(h, v)
+	e, skip := c.describe(h, v), h.payload
+	if e != nil { // the hook Connect, which Admit calls, may refuse the connection
+		e = cmp.Or(v.Admit(0, true), e)
+	} else if cost = h.cost(); !c.session.Reserve(cost) {
+		cost, e = 0, refused("YDL3007", "%s: the server has no memory left for what its peers make it hold", v.Call().Method)
+	}
 	if e == nil {
-		if cost = h.cost(); !c.session.Reserve(cost) {
-			cost, e = 0, refused("YDL3007", "%s: the server has no memory left for what its peers make it hold", v.Call().Method)
+		var err error
+		if v.Body, skip, e, err = pipelined.Receive(v, c.session, nil, c.frames, h.payload); err != nil {
+			end()
+			return err
 		}
 	}
 	if e != nil {
 		defer end()
 		c.answer(h, v, e)
-		return c.frames.skip(h.payload)
+		return c.frames.skip(skip)
 	}
-	body := make([]byte, h.payload)
-	if _, err := io.ReadFull(c.frames, body); err != nil {
-		end()
-		return unexpected(err)
-	}
-	v.Body, v.Owned, v.Compressed = body, true, h.compressType() != 0
+	v.Owned, v.Compressed = true, h.compressType() != 0
 	c.session.Go(func() {
 		defer end()
 		defer func() { c.answer(h, v, v.Outcome()) }() // deferred, because the handler may end the goroutine
@@ -92,14 +95,11 @@ func (c *conn) call(h *head) error {
 	return nil
 }
 
-// admit describes the call and admits it. It returns the reason if the call cannot run.
-func (c *conn) admit(h *head, v *yodel.Served) *yodel.Error {
+// describe describes the call. It returns the reason if the call cannot run.
+func (c *conn) describe(h *head, v *yodel.Served) *yodel.Error {
 	call := v.Call()
 	rpcxwire.Describe(call, h.all(), h.pairs, time.Now())
 	call.OneWay = h.is(oneWay)
-	if e := v.Admit(h.payload, true); e != nil {
-		return e
-	}
 	if h.excess != "" {
 		e := refused("YDL2203", "%s: %s", call.Method, h.excess)
 		e.Code = yodel.ResourceExhausted

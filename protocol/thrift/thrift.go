@@ -294,16 +294,17 @@ func (c *conn) nextFrame() error {
 	if err != nil {
 		return err
 	}
-	if e := call.Admit(int(frame.N), true); e != nil {
-		call.refuse(e)
+	body, _, refusal, err := pipelined.Receive(call.Served, c.Session, make([]byte, 1), frame, int(frame.N))
+	switch {
+	case err != nil:
+		call.End()
+		return err
+	case refusal != nil:
+		call.refuse(refusal)
 		_, err = io.Copy(io.Discard, frame)
 		return err
 	}
-	call.Body = make([]byte, 1+frame.N)
-	if _, err = io.ReadFull(c.Reader, call.Body[1:]); err != nil {
-		call.End()
-		return unexpected(err)
-	}
+	call.Body = body
 	call.execute()
 	return nil
 }

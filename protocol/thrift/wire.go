@@ -375,8 +375,10 @@ func (l *link) read() (h thriftwire.Header, r reply, err error) {
 	if r.kind = h.Type; frame.N > int64(l.limits.MaxMessage) {
 		r.err = l.tooLarge(h.Name, fmt.Sprint(frame.N))
 		_, err = io.Copy(io.Discard, frame)
-	} else if r.body, err = pipelined.ReadBody(nil, frame, int(frame.N), l.memory); errors.Is(err, pipelined.ErrMemory) {
-		r.err, r.rest, err = pipelined.NoMemory(l.addr), frame, nil
+	} else if r.body, err = pipelined.ReadBody(nil, frame, int(frame.N), l.memory); err != nil {
+		if _, ok := errors.AsType[*pipelined.RefusedError](err); ok {
+			r.err, r.rest, err = pipelined.NoMemory(l.addr), frame, nil
+		}
 	}
 	r.held = cap(r.body)
 	return h, r, cmp.Or(err, l.spoken(&h))

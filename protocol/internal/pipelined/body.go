@@ -17,17 +17,11 @@ type Memory interface {
 	Release(n int)
 }
 
-// ErrMemory is the error of a body for which Memory has no room.
-var ErrMemory = errors.New("there is no memory for it")
-
-// A RefusedError is ErrMemory for a body that was read in part. The reader must still skip Left
-// bytes, which may take long: the call should get its error before that.
+// A RefusedError is the error of a body for which Memory has no room. The reader must still skip
+// Left bytes, which may take long: the call should get its error before that.
 type RefusedError struct{ Left int }
 
-func (*RefusedError) Error() string { return ErrMemory.Error() }
-
-// Unwrap returns ErrMemory.
-func (*RefusedError) Unwrap() error { return ErrMemory }
+func (*RefusedError) Error() string { return "there is no memory for it" }
 
 // firstBody is how much memory the beginning of a body takes.
 const firstBody = 64 << 10
@@ -61,6 +55,34 @@ func ReadBody(prefix []byte, from io.Reader, n int, m Memory) ([]byte, error) {
 		b = append(make([]byte, 0, size), b...)
 		m.Release(old)
 	}
+}
+
+// small is the size of the largest request for which a call is admitted before it has arrived. Room
+// that is taken for a larger one could be held by a client that only announces it.
+const small = 4 << 10
+
+// Receive reads a request of n bytes, returns it behind prefix, and admits its call. If the call is
+// refused, it returns why, and how many bytes of the request the caller must still skip. Err is
+// that of from.
+func Receive(call *yodel.Served, s *yodel.Session, prefix []byte, from io.Reader, n int) (body []byte, skip int, refusal *yodel.Error, err error) {
+	if n <= small || n > s.Limits().MaxMessage { // a larger one is refused
+		if refusal = call.Admit(n, true); refusal != nil {
+			return nil, n, refusal, nil
+		}
+		body, err = ReadBody(prefix, from, n, Uncounted{})
+		return body, 0, nil, err
+	}
+	body, err = ReadBody(prefix, from, n, s)
+	call.Reserved = cap(body)
+	if refused, ok := errors.AsType[*RefusedError](err); ok {
+		return nil, refused.Left, &yodel.Error{
+			Code: yodel.ResourceExhausted, ID: "YDL3007", NotProcessed: true,
+			Message: call.Call().Method + ": the server has no memory left for what its peers make it hold",
+		}, nil
+	} else if err != nil {
+		return nil, 0, nil, err
+	}
+	return body, 0, call.Admit(n, true), nil
 }
 
 // unexpected returns io.ErrUnexpectedEOF for io.EOF, and any other err unchanged.
