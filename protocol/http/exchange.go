@@ -142,6 +142,14 @@ func (x *exchange) limit(d time.Duration) {
 	x.v.Call().Deadline = deadlineIn(d)
 }
 
+// deadline returns that of the call, if there is one.
+func (x *exchange) deadline() time.Time {
+	if x.v == nil {
+		return time.Time{}
+	}
+	return x.v.Call().Deadline
+}
+
 // deadlineIn returns the time that is d from now, or none if d is 0.
 func deadlineIn(d time.Duration) time.Time {
 	if d <= 0 {
@@ -369,6 +377,9 @@ func (x *exchange) unread(err error) *yodel.Error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		e.Code = yodel.DeadlineExceeded
+		if at := x.deadline(); !at.IsZero() && !time.Now().Before(at) {
+			e.ID, e.Message = "YDL1005", x.name()+": the deadline passed before the request had arrived"
+		}
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		e.Code = yodel.InvalidArgument
 	}
@@ -406,7 +417,11 @@ func (x *exchange) paced(from io.Reader) *pacedReader { return &pacedReader{exch
 func (r *pacedReader) Read(b []byte) (int, error) {
 	if r.due == 0 {
 		r.due = min(max(int(2*r.limits.KeepAlive*leastPace/time.Second), leastPace), 256<<10)
-		_ = r.control.SetReadDeadline(r.allowed(r.due))
+		until := r.allowed(r.due)
+		if at := r.deadline(); !at.IsZero() && at.Before(until) {
+			until = at
+		}
+		_ = r.control.SetReadDeadline(until)
 	}
 	n, err := r.from.Read(b[:min(len(b), r.due)])
 	r.due -= n

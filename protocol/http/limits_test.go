@@ -155,19 +155,35 @@ func TestSlowBody(t *testing.T) {
 	})
 }
 
+// The server does not wait for the rest of a request whose deadline has passed.
+func TestDeadlineOfASlowBody(t *testing.T) {
+	both(t, func(t *testing.T, h2 bool) {
+		s, c := newSite(t, nil, yodel.ServerOptions{}), client(t, h2)
+		in, out := io.Pipe()
+		defer out.Close()
+		go func() { _, _ = out.Write([]byte(`{"te`)) }() // until the client ends it
+		response, err := s.try(t.Context(), c, "POST", "/Test/Echo", in, "Content-Type", "application/json", "Connect-Timeout-Ms", "50")
+		must(t, err)
+		b, err := io.ReadAll(response.Body)
+		must(t, errors.Join(err, response.Body.Close()))
+		reply{response, string(b)}.fails(t, 504, yodel.DeadlineExceeded, "the deadline passed before the request had arrived")
+	})
+}
+
 // All parts of a request with one message in an envelope must arrive in time: its prefix, its
-// message and its end.
+// message and its end. The deadline of the call ends the wait for them too.
 func TestSlowEnvelope(t *testing.T) {
 	both(t, func(t *testing.T, h2 bool) {
-		s, c := newSite(t, nil, yodel.ServerOptions{Limits: yodel.Limits{KeepAlive: 50 * time.Millisecond}}), client(t, h2)
+		quick := newSite(t, nil, yodel.ServerOptions{Limits: yodel.Limits{KeepAlive: 50 * time.Millisecond}})
+		s, c := newSite(t, nil, yodel.ServerOptions{}), client(t, h2)
 		whole := envelope(0, `{"text":"x"}`)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		slow := func(path string, n int) {
+		slow := func(s *site, path string, n int, headers ...string) {
 			in, out := io.Pipe()
 			defer out.Close()
 			go func() { _, _ = out.Write(whole[:n]) }() // until the client ends it
-			response, err := s.try(ctx, c, "POST", path, in, "Content-Type", "application/grpc-web+json")
+			response, err := s.try(ctx, c, "POST", path, in, append(headers, "Content-Type", "application/grpc-web+json")...)
 			if err != nil {
 				if ctx.Err() != nil {
 					t.Errorf("%s with %d bytes: the server still waits after 20 s", path, n)
@@ -183,7 +199,8 @@ func TestSlowEnvelope(t *testing.T) {
 		var all sync.WaitGroup
 		for _, path := range []string{"/Test/Echo", "/Test/Watch"} {
 			for _, n := range []int{0, 3, 9, len(whole)} {
-				all.Go(func() { slow(path, n) })
+				all.Go(func() { slow(quick, path, n) })
+				all.Go(func() { slow(s, path, n, "Grpc-Timeout", "50m") })
 			}
 		}
 		all.Wait()
