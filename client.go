@@ -3,6 +3,7 @@
 package yodel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -191,17 +192,10 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 
 // setDefaults replaces zero values with defaults.
 func (opts *ClientOptions) setDefaults() {
-	if opts.Codec == nil {
-		opts.Codec = JSON
-	}
-	if opts.Transport == nil {
-		opts.Transport = TCP
-	}
+	opts.Codec, opts.Transport = cmp.Or(opts.Codec, JSON), cmp.Or(opts.Transport, TCP)
+	opts.Logger = cmp.Or(opts.Logger, slog.Default())
 	if opts.Balancer == nil {
 		opts.Balancer = RoundRobin
-	}
-	if opts.Logger == nil {
-		opts.Logger = slog.Default()
 	}
 	if opts.MaxMemory <= 0 {
 		opts.MaxMemory = mux.DefaultMemory()

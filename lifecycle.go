@@ -278,7 +278,11 @@ func count(n int, noun string) string {
 }
 
 func (s *Server) logListening(l net.Listener) {
-	s.opts.Logger.Info("yodel: listening", "addr", l.Addr().String(), "transport", l.Addr().Network())
+	transport := l.Addr().Network()
+	if strings.HasPrefix(fmt.Sprintf("%T", l), "*tls.") { // of package transport/tls or crypto/tls
+		transport += "+tls"
+	}
+	s.opts.Logger.Info("yodel: listening", "addr", l.Addr().String(), "transport", transport)
 }
 
 func (s *Server) logDraining(ctx context.Context) {

@@ -49,6 +49,9 @@ type Compressor interface {
 // A Transport may know better than its caller why a connection failed. In that case Dial, or Read
 // or Write of the connection, should return an *Error whose message begins with the peer's address.
 // The client returns the error to its caller with the ID, and the server logs it.
+//
+// A Transport that encrypts needs a method NewListener(net.Listener) (net.Listener, error), because
+// Server.Serve may get any listener. The result leaves connections of Listen as they are.
 type Transport interface {
 	// Dial connects to addr, which has the form that the transport's Listen takes. It completes
 	// every handshake of the transport before it returns. It returns when ctx ends. Ctx always has

@@ -3,6 +3,7 @@
 package yodel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,7 +44,8 @@ type ServerOptions struct {
 	Compressors []Compressor
 	// CompressAbove is the size from which replies are compressed, in bytes. Default 1024.
 	CompressAbove int
-	// Transport is the transport that ListenAndServe listens with. Default TCP.
+	// Transport is the transport that ListenAndServe listens with. If it has a method NewListener,
+	// as in package transport/tls, Serve runs it over any listener. Default TCP.
 	Transport Transport
 	// Middleware wraps each call before the body of the call is decoded. The first Middleware is
 	// outermost. Calls of methods that do not exist pass through it too. Default none.
@@ -282,13 +284,8 @@ func NewServer(o *ServerOptions) *Server {
 	opts := &s.opts
 	s.fillCodecs()
 	refuseNil("ServerOptions.Protocols", opts.Protocols, func(p Protocol) bool { return p == nil })
-	if opts.Transport == nil {
-		opts.Transport = TCP
-	}
-	if opts.Logger == nil {
-		opts.Logger = slog.Default()
-	}
-	opts.Logger = guard.Logger(opts.Logger)
+	opts.Transport = cmp.Or(opts.Transport, TCP)
+	opts.Logger = guard.Logger(cmp.Or(opts.Logger, slog.Default()))
 	s.peerLines.Log = opts.Logger
 	refuseNil("ServerOptions.Middleware", opts.Middleware, func(m Middleware) bool { return m == nil })
 	s.guard = guard.New(opts.Logger, interruption)
@@ -299,10 +296,9 @@ func NewServer(o *ServerOptions) *Server {
 	opts.CompressAbove = orDefault(opts.CompressAbove, compressAbove)
 	opts.MaxConns = orDefault(opts.MaxConns, 1<<16)
 	opts.MaxOpen = orDefault(opts.MaxOpen, 16<<10)
-	if opts.MaxMemory <= 0 {
+	if opts.MaxMemory = orDefault(opts.MaxMemory, 0); opts.MaxMemory == 0 {
 		opts.MaxMemory = mux.DefaultMemory()
 	}
-	opts.MaxMemory = orDefault(opts.MaxMemory, 0)
 	s.memory = mux.NewMemory(opts.MaxMemory)
 	s.foreign.Calls, s.foreign.Bytes, s.foreign.Reserve = opts.MaxOpen, opts.MaxMemory/2, 16
 	s.budget = mux.NewBudget(opts.MaxOpen, opts.MaxMemory/2)
@@ -356,10 +352,7 @@ func (s *Server) setUpCalls() {
 	q, opts := &s.calls, &s.opts
 	s.slowAfter, s.samples = slowAfter(opts.SlowAfter), samples.New[introspect.CallReport]()
 	q.slowAfter, q.samples, q.memory = s.slowAfter, s.samples, s.memory
-	q.codec, q.compressAbove, q.limits, q.side = opts.Codec, opts.CompressAbove, s.limits, serverSide
-	if q.codec == nil {
-		q.codec = JSON
-	}
+	q.codec, q.compressAbove, q.limits, q.side = cmp.Or(opts.Codec, JSON), opts.CompressAbove, s.limits, serverSide
 	q.setUp(nil)
 	q.peers = q.pathToPeers(s)
 }
@@ -409,8 +402,14 @@ func (s *Server) ListenAndServe(ctx context.Context, addr string) error {
 // the server down within DrainTimeout, and returns nil or the error of Shutdown. After Shutdown it
 // returns ErrServerClosed. Serve closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	if err := s.lacksCodec(); err != nil {
-		_ = l.Close() // it was never used
+	given, err := l, s.lacksCodec()
+	if t, ok := s.opts.Transport.(interface {
+		NewListener(l net.Listener) (net.Listener, error)
+	}); ok && err == nil {
+		l, err = t.NewListener(given)
+	}
+	if err != nil {
+		_ = given.Close() // it was never used
 		return err
 	}
 	if s.opts.Keys != nil {
@@ -451,7 +450,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	s.leave(context.Cause(ctx))
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.DrainTimeout)
 	defer cancel()
-	err := s.Shutdown(drain)
+	err = s.Shutdown(drain)
 	<-failed //nolint:errcheck // it is ErrServerClosed
 	return err
 }

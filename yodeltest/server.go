@@ -23,7 +23,8 @@ type Server struct {
 }
 
 // NewServer returns a server without methods, which serves until the test ends. The server logs
-// messages of level Warn and above to the test's output, unless o has a Logger. O may be nil.
+// messages of level Warn and above to the test's output, unless o has a Logger. O may be nil. The
+// Transport of o is not used.
 //
 // The test fails if a handler is still running at its end and does not return soon after its
 // context is canceled.
@@ -33,6 +34,7 @@ func NewServer(t testing.TB, o *yodel.ServerOptions) *Server {
 	if o != nil {
 		opts = *o
 	}
+	opts.Transport = nil // clients of NewClient use none
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}

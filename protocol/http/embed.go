@@ -26,9 +26,11 @@ import (
 //
 // Each request is a connection for the server: ServerOptions.Connect is called for each, and each
 // is one of ServerOptions.MaxConns. Call.Peer has the address and the TLS state of the request. Its
-// Conn cannot be read or written. The limits of connections are those of the HTTP server, such as
-// ReadHeaderTimeout, MaxHeaderBytes and IdleTimeout. The server must shut down after the HTTP
-// server: once its Shutdown was called, requests get status 503.
+// Conn cannot be read or written. The HTTP server accepts the connections, so it needs the TLS
+// configuration and the filters of addresses: ServerOptions.Transport and Accept are not used. The
+// limits of connections are those of the HTTP server, such as ReadHeaderTimeout, MaxHeaderBytes and
+// IdleTimeout. The server must shut down after the HTTP server: once its Shutdown was called,
+// requests get status 503.
 func (p *Protocol) Handler(s *yodel.Server) std.Handler {
 	return std.HandlerFunc(func(w std.ResponseWriter, r *std.Request) {
 		err := s.ServeSession(peerOf(r), func(ses *yodel.Session) {

@@ -74,16 +74,26 @@ func (t *Transport) Dial(ctx context.Context, addr string) (net.Conn, error) {
 
 // Listen accepts connections at addr. Their first Read or Write carries out the handshake.
 func (t *Transport) Listen(addr string) (net.Listener, error) {
+	if _, err := t.NewListener(nil); err != nil {
+		return nil, err
+	}
+	inner, err := t.over().Listen(addr)
+	if err != nil {
+		return nil, err
+	}
+	return t.NewListener(inner)
+}
+
+// NewListener accepts the connections of inner and runs TLS over them, as Listen does. Connections
+// with a method ConnectionState, as those of Listen and of crypto/tls have, use TLS already:
+// NewListener does not change them. Server.Serve calls it if the Transport is in its options.
+func (t *Transport) NewListener(inner net.Listener) (net.Listener, error) {
 	config := serverDefaults(t.Server)
 	if len(config.Certificates) == 0 && config.GetCertificate == nil && config.GetConfigForClient == nil {
 		return nil, errors.New("listen with TLS: Transport.Server has no certificate")
 	}
 	if choose := config.GetConfigForClient; choose != nil {
 		config.GetConfigForClient = chosenDefaults(choose)
-	}
-	inner, err := t.over().Listen(addr)
-	if err != nil {
-		return nil, err
 	}
 	timeout := t.HandshakeTimeout
 	if timeout <= 0 {
@@ -160,8 +170,8 @@ type listener struct {
 
 func (l *listener) Accept() (net.Conn, error) {
 	raw, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+	if _, secure := raw.(interface{ ConnectionState() tls.ConnectionState }); secure || err != nil {
+		return raw, err
 	}
 	return &conn{Conn: tls.Server(raw, l.config), peer: client, addr: raw.RemoteAddr().String(), now: l.config.Time, timeout: l.timeout}, nil
 }
