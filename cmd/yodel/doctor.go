@@ -55,7 +55,7 @@ func (a *app) doctor(ctx context.Context, args []string) error {
 	}
 	var view *fleet.View
 	if err == nil {
-		view, err = f.Read(ctx, args...)
+		view, err = readAsCalled(ctx, f, args...)
 	}
 	if err != nil {
 		if ctx.Err() != nil {

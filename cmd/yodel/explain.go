@@ -144,7 +144,7 @@ func wrap(line string, width int) []string {
 func (a *app) explainCall(ctx context.Context, t *target, service, method string, o *callOptions) error {
 	f := fleet.New(t.source, &fleet.Options{Timeout: a.o.timeout, Client: t.client})
 	defer f.Close()
-	s, err := a.service(ctx, f, t, service)
+	s, err := a.serviceAsCalled(ctx, f, t, service)
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (a *app) explainCall(ctx context.Context, t *target, service, method string
 		return in.State != fleet.Inactive && in.State != fleet.Draining
 	})
 	gets := (*fleet.Instance).Gets
-	step("healthy", "reachable and not ejected", gets)
+	step("healthy", "reachable, and not ejected by a client in the servers of the fleet that have Diagnostics", gets)
 	if o.version != "" {
 		gets = func(in *fleet.Instance) bool { return in.Gets() && in.Version == o.version }
 		step("version", "of the version "+o.version, gets)

@@ -47,6 +47,7 @@ func TestGoldenOutput(t *testing.T) {
 	// note.
 	ls.out = regexp.MustCompile(`(?m)^(shop\.Cart .*? -).*$`).ReplaceAllString(ls.out, "$1")
 	golden(t, "ls", ls.whole())
+	ejected(t, folder)
 	check("describe", "describe", "shop.Cart/Add")
 	check("describe-duplex", "describe", "shop.Stock.Count")
 	check("call", "call", "shop.Cart/Add", `{"sku":"tea","qty":2}`)
@@ -65,6 +66,22 @@ func TestGoldenOutput(t *testing.T) {
 	check("no-registry", "ls", "--registry", "etdc://127.0.0.1:1")
 	bench := run(t, folder, "bench", "shop.Cart/Get", "-d", "200ms", "--warm-up", "50ms", "--no-save")
 	golden(t, "bench", numbers.ReplaceAllString(stable(bench.out, folder), "N"))
+}
+
+// ejected runs the commands that show a single service. The client that has ejected the instance of
+// shop.Pay is in the server of another service.
+func ejected(t *testing.T, folder string) {
+	t.Helper()
+	for _, command := range []string{"ls shop.Pay", "top shop.Pay --by instances -n 1", "call shop.Pay/Charge --explain", "doctor shop.Pay"} {
+		var r result
+		until(t, command+" shows the ejection", func() bool {
+			r = run(t, folder, strings.Fields(command)...)
+			return strings.Contains(r.out, "ejected")
+		})
+		if strings.Contains(r.out, "shop.Cart") || strings.Contains(r.out, "shop.Stock") {
+			t.Errorf("%s shows other services:\n%s", command, r.out)
+		}
+	}
 }
 
 // goldenDoctor runs doctor on the shop and an instance that has died without a goodbye.

@@ -24,7 +24,8 @@ func (a *app) lsCommand() *cobra.Command {
 		Short:   "List services, or the methods and instances of one",
 		Long: "The services that need attention come first. Rates and latencies are those of the last minute.\n" +
 			"A - stands for those of instances that had no calls, do not answer, or do not share them, which needs\n" +
-			"ServerOptions.Diagnostics.",
+			"ServerOptions.Diagnostics. An instance is up if it answers, and no client that is known has ejected it:\n" +
+			"those in the servers of the fleet that have Diagnostics.",
 		Example: "  yodel ls\n  yodel ls shop.Pay\n  yodel ls -o json\n  yodel ls --unhealthy --watch",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: a.withFleet(func(ctx context.Context, f *fleet.Fleet, t *target, args []string) error {
@@ -266,6 +267,35 @@ func (a *app) readOne(ctx context.Context, f *fleet.Fleet, t *target, name strin
 	return view, nil
 }
 
+// serviceAsCalled is service with the whole fleet read: the clients that have ejected an instance
+// are in the processes of other services.
+func (a *app) serviceAsCalled(ctx context.Context, f *fleet.Fleet, t *target, name string) (*fleet.Service, error) {
+	if _, err := a.service(ctx, f, t, name); err != nil {
+		return nil, err
+	}
+	view, err := readAsCalled(ctx, f, name)
+	if err != nil {
+		return nil, t.unreachable(err)
+	}
+	return view.Service(name), nil
+}
+
+// readAsCalled reads the whole fleet, and returns the given services of it, or all if none is
+// given.
+func readAsCalled(ctx context.Context, f *fleet.Fleet, services ...string) (*fleet.View, error) {
+	if len(services) == 0 {
+		return f.Read(ctx)
+	}
+	all, _ := f.Services(ctx) // if it fails, these services can be read
+	all = append(all, services...)
+	slices.Sort(all)
+	view, err := f.Read(ctx, slices.Compact(all)...)
+	if err == nil {
+		view.Services = slices.DeleteFunc(view.Services, func(s *fleet.Service) bool { return !slices.Contains(services, s.Name) })
+	}
+	return view, err
+}
+
 // shorten joins at most eight names.
 func shorten(names []string) string {
 	if len(names) > 8 {
@@ -275,7 +305,7 @@ func shorten(names []string) string {
 }
 
 func (a *app) lsService(ctx context.Context, f *fleet.Fleet, t *target, name string) error {
-	s, err := a.service(ctx, f, t, name)
+	s, err := a.serviceAsCalled(ctx, f, t, name)
 	if err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ type topRow struct {
 // topPlain prints tables.
 func (a *app) topPlain(ctx context.Context, m *topModel, count int) error {
 	for i := 0; ; i++ {
-		view, err := m.fleet.Read(ctx, m.services...)
+		view, err := readAsCalled(ctx, m.fleet, m.services...)
 		if err != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
@@ -164,7 +164,7 @@ type (
 )
 
 func (m *topModel) read() tea.Msg {
-	view, err := m.fleet.Read(m.ctx, m.services...)
+	view, err := readAsCalled(m.ctx, m.fleet, m.services...)
 	return readMsg{view, err}
 }
 

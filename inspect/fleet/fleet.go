@@ -153,9 +153,11 @@ func (f *Fleet) Services(ctx context.Context) ([]string, error) {
 	return slices.Compact(names), err
 }
 
-// Read reads the given services, or all services if none is given. It returns an error if the
-// source names no service because it failed, if ctx ends, or if the fleet is closed. Read never
-// fails because of a resolver or an instance: Service.Err and Instance.Why have the reasons.
+// Read reads the given services, or all services if none is given. Only a process that is read can
+// say which instances its clients have ejected, so the states in a view of some services lack the
+// ejections by clients in all others. Read returns an error if the source names no service because
+// it failed, if ctx ends, or if the fleet is closed. It never fails because of a resolver or an
+// instance: Service.Err and Instance.Why have the reasons.
 func (f *Fleet) Read(ctx context.Context, services ...string) (*View, error) {
 	view := &View{At: time.Now()}
 	all := len(services) == 0

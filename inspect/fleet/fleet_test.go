@@ -442,6 +442,8 @@ func TestEjections(t *testing.T) {
 		{what: "it has ended", first: [][3]string{{notReady, pay, "breaker"}, {ready, pay, "breaker"}}},
 		{what: "it has ended in another process", first: [][3]string{{notReady, pay, "breaker"}},
 			second: [][3]string{{notReady, pay, "breaker"}, {ready, pay, "breaker"}}, why: "breaker"},
+		{what: "in two processes", first: [][3]string{{notReady, pay, "breaker"}, {notReady, pay, "outlier"}}, second: [][3]string{{notReady, pay, "outlier"}},
+			why: "breaker, and in 2 processes"},
 		{what: "another reason has ended", first: [][3]string{{notReady, pay, "breaker"}, {notReady, pay, "outlier"}, {ready, pay, "outlier"}}, why: "breaker"},
 		{what: "the first reason has ended", first: [][3]string{{notReady, pay, "breaker"}, {notReady, pay, "outlier"}, {ready, pay, "breaker"}}, why: "outlier"},
 		{what: "it has left", first: [][3]string{{notReady, pay, "breaker"}, {notReady, pay, "outlier"}, {down, pay, "resolver"}}},

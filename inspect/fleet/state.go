@@ -18,9 +18,9 @@ type State string
 
 // These are the states of instances.
 const (
-	Up       State = "up"       // it answers
+	Up       State = "up"       // it answers, and no client in the processes that were read has ejected it
 	Refused  State = "refused"  // it answers, but does not accept the caller, so how it is remains unknown
-	Ejected  State = "ejected"  // it answers, but a client of the fleet does not call it, such as a breaker
+	Ejected  State = "ejected"  // it answers, but a client in a process that was read does not call it, such as a breaker
 	Inactive State = "inactive" // it, or an operator, has set its state, so that it gets no calls
 	Draining State = "draining" // it is shutting down
 	Silent   State = "silent"   // it has not answered in time
@@ -143,15 +143,31 @@ func (v *View) complete() {
 	ejected := ejections(lives, v.Services)
 	for _, s := range v.Services {
 		for _, in := range s.Instances {
-			i := slices.IndexFunc(ejected[in.Addr], func(e introspect.Event) bool { return !e.At.Before(in.Started) })
-			if i >= 0 && in.serves() {
-				e := ejected[in.Addr][i]
-				in.State, in.Why, in.Since = Ejected, e.What, e.At
+			if in.serves() {
+				in.eject(ejected[in.Addr])
 			}
 		}
 		s.complete(v.At)
 	}
 	slices.SortStableFunc(v.Services, worse)
+}
+
+// eject makes the instance ejected if a process does not call it. The events are sorted by time.
+// Those before the start of the instance are about another one at its address.
+func (in *Instance) eject(events []ejection) {
+	by := make(map[*introspect.Live]bool)
+	for _, e := range events {
+		if e.At.Before(in.Started) {
+			continue
+		}
+		if len(by) == 0 {
+			in.State, in.Why, in.Since = Ejected, e.What, e.At
+		}
+		by[e.by] = true
+	}
+	if len(by) > 1 {
+		in.Why += fmt.Sprintf(", and in %d processes", len(by))
+	}
 }
 
 // processes returns the live data of each process once. Instances at one address share them.
@@ -172,23 +188,29 @@ func processes(services []*Service) []*introspect.Live {
 // A membership is an address of a service.
 type membership struct{ service, addr string }
 
-// ejections returns the events of the instances that clients in the fleet do not call now, by
-// address, the oldest first.
-func ejections(processes []*introspect.Live, services []*Service) map[string][]introspect.Event {
+// An ejection is the event of an instance that the clients of a process do not call now.
+type ejection struct {
+	introspect.Event
+
+	by *introspect.Live
+}
+
+// ejections returns the ejections of instances by address, the oldest first.
+func ejections(processes []*introspect.Live, services []*Service) map[string][]ejection {
 	members := make(map[membership]bool)
 	for _, s := range services {
 		for _, in := range s.Instances {
 			members[membership{s.Name, in.Addr}] = true
 		}
 	}
-	all := make(map[string][]introspect.Event)
+	all := make(map[string][]ejection)
 	for _, live := range processes {
 		for _, e := range ejectionsBy(live, members) {
-			all[e.Object] = append(all[e.Object], e)
+			all[e.Object] = append(all[e.Object], ejection{e, live})
 		}
 	}
 	for _, list := range all {
-		slices.SortStableFunc(list, func(a, b introspect.Event) int { return a.At.Compare(b.At) })
+		slices.SortStableFunc(list, func(a, b ejection) int { return a.At.Compare(b.At) })
 	}
 	return all
 }
