@@ -16,6 +16,11 @@ type Reader struct {
 	// tables, for Any and for the tables of Copy. The caller ends the reservations when it drops
 	// the Reader and the values. If Reserve returns false, the reading ends with ErrMemory.
 	Reserve func(n int) bool
+	// Skims makes Skip and List keep nothing of what they read, so that they allocate nothing but
+	// the number of fields of each class. It must be set before the first value, and may be cleared
+	// once, for the values that follow. These cannot refer to skimmed classes, lists, maps and
+	// objects. The names of skimmed types are empty for them.
+	Skims bool
 
 	bytes    []byte
 	at       int
@@ -27,6 +32,11 @@ type Reader struct {
 	classes []class
 	types   []string
 	objects []int // the offsets of the lists, maps and objects
+
+	// These are for values that were read with Skims: the number of entries that the tables lack,
+	// and the number of fields of each class.
+	skimmed struct{ types, objects int }
+	fields  []int32
 }
 
 // The memory for a class and for a string in a table that grows.
@@ -34,6 +44,9 @@ const (
 	classSize = 80
 	nameSize  = 32
 )
+
+// maxClasses is how many classes a message may define.
+const maxClasses = 1 << 16
 
 // A class is a defined class.
 type class struct {
@@ -278,10 +291,7 @@ func (r *Reader) rare(t *token, c byte) {
 	case doubleOfMillis:
 		t.kind, t.f = isDouble, float64(r.signed(4))/1000
 	case reference:
-		t.kind, t.n = isRef, r.int(r.byte())
-		if r.err == nil && (t.n < 0 || t.n >= int64(len(r.objects))) {
-			r.failf("there is no value number %d to refer to", t.n)
-		}
+		t.kind, t.n = isRef, r.entry("value", r.int(r.byte()), r.skimmed.objects, len(r.objects))
 	case end:
 		t.kind = isEnd
 	default:
@@ -319,23 +329,45 @@ func (r *Reader) group(t *token, c byte) {
 		return
 	}
 	if t.kind == isObject {
-		if r.err == nil && (t.class < 0 || t.class >= len(r.classes)) {
-			r.failf("there is no class number %d", t.class)
-		}
-		if r.err != nil {
+		t.class = int(r.entry("class", int64(t.class), len(r.fields), len(r.classes)))
+		switch {
+		case r.err != nil:
 			return
+		case r.Skims:
+			t.length = int64(r.fields[t.class])
+		default:
+			t.length = int64(len(r.classes[t.class].fields))
 		}
-		t.length = int64(len(r.classes[t.class].fields))
 	}
 	r.number(t)
 }
 
+// entry returns the index of entry number n of a table, which lacks the first skimmed entries. It
+// returns n while the Reader skims.
+func (r *Reader) entry(what string, n int64, skimmed, kept int) int64 {
+	switch first := int64(skimmed); {
+	case r.err != nil:
+	case n < 0 || n >= first+int64(kept):
+		r.failf("there is no %s number %d to refer to", what, n)
+	case r.Skims:
+		return n
+	case n < first:
+		r.failf("%s number %d to refer to was skipped", what, n)
+	default:
+		return n - first
+	}
+	return 0
+}
+
 // number gives a list, a map or an object its number.
 func (r *Reader) number(t *token) {
-	if r.err != nil {
+	switch {
+	case r.err != nil:
 		return
-	}
-	if t.at >= r.seen {
+	case r.Skims:
+		r.skimmed.objects++
+		return
+	case t.at >= r.seen:
 		if t.object = len(r.objects); r.spend(8) {
 			r.objects = append(r.objects, t.at)
 		}
@@ -355,11 +387,17 @@ func (r *Reader) define(at int) {
 	r.spend(classSize + len(c.name))
 	for i := int64(0); i < n && r.err == nil; i++ {
 		name := r.text(r.byte())
-		if r.spend(nameSize + len(name)) {
+		if !r.Skims && r.spend(nameSize+len(name)) {
 			c.fields = append(c.fields, name)
 		}
 	}
-	if at >= r.seen && r.err == nil {
+	switch {
+	case r.err != nil || at < r.seen:
+	case len(r.fields)+len(r.classes) == maxClasses:
+		r.failf("more than %d classes are defined", maxClasses)
+	case r.Skims:
+		r.fields = append(r.fields, int32(n)) //nolint:gosec // at most the length of the message
+	default:
 		r.classes = append(r.classes, c)
 	}
 }
@@ -379,16 +417,15 @@ func (r *Reader) typ() string {
 	at, c := r.at, r.byte()
 	if c <= 0x1f || c >= 0x30 && c <= 0x33 || c == stringChunk || c == stringFinal {
 		name := r.text(c)
-		if at >= r.seen && r.spend(nameSize+len(name)) {
+		if r.Skims {
+			r.skimmed.types++
+		} else if at >= r.seen && r.spend(nameSize+len(name)) {
 			r.types = append(r.types, name)
 		}
 		return name
 	}
-	n := r.int(c)
-	if r.err == nil && (n < 0 || n >= int64(len(r.types))) {
-		r.failf("there is no type number %d", n)
-	}
-	if r.err != nil {
+	n := int(r.entry("type", r.int(c), 0, r.skimmed.types+len(r.types))) - r.skimmed.types
+	if r.err != nil || n < 0 {
 		return ""
 	}
 	return r.types[n]
@@ -443,7 +480,10 @@ func (r *Reader) binary(c byte) (all []byte) {
 		if first && final {
 			return part
 		}
-		if all = append(all, part...); final {
+		if !r.Skims {
+			all = append(all, part...)
+		}
+		if final {
 			return all
 		}
 		c = r.byte()
@@ -483,7 +523,10 @@ func (r *Reader) units(b []byte, n int) []byte {
 	high := rune(-1)
 	for n > 0 && r.err == nil {
 		if plain := r.ascii(n); plain > 0 && high < 0 {
-			b, n = append(b, r.take(plain)...), n-plain
+			part := r.take(plain)
+			if n -= plain; !r.Skims {
+				b = append(b, part...)
+			}
 			continue
 		}
 		c, size := r.unit()
@@ -492,21 +535,29 @@ func (r *Reader) units(b []byte, n int) []byte {
 		}
 		switch {
 		case high >= 0 && utf16.IsSurrogate(c) && c >= 0xdc00:
-			b, high = utf8.AppendRune(b, utf16.DecodeRune(high, c)), -1
+			b, high = r.append(b, utf16.DecodeRune(high, c)), -1
 			continue
 		case high >= 0:
-			b, high = utf8.AppendRune(b, utf8.RuneError), -1
+			b, high = r.append(b, utf8.RuneError), -1
 		}
 		if utf16.IsSurrogate(c) && c < 0xdc00 {
 			high = c
 		} else {
-			b = utf8.AppendRune(b, c) // a lone surrogate becomes utf8.RuneError
+			b = r.append(b, c) // a lone surrogate becomes utf8.RuneError
 		}
 	}
 	if high >= 0 {
-		b = utf8.AppendRune(b, utf8.RuneError)
+		b = r.append(b, utf8.RuneError)
 	}
 	return b
+}
+
+// append appends c to b in UTF-8, unless the Reader skims.
+func (r *Reader) append(b []byte, c rune) []byte {
+	if r.Skims {
+		return b
+	}
+	return utf8.AppendRune(b, c)
 }
 
 // ascii returns how many of the next n characters are ASCII.

@@ -51,8 +51,10 @@
 // # Limits
 //
 // Encoded attachments have at most twice Limits.MaxMetadata, and 16 bytes for each of
-// Limits.MaxPairs. The tables that a request makes the server hold while it reads the request count
-// as memory of the client.
+// Limits.MaxPairs. Before middleware has passed a call, the server checks its arguments without
+// keeping anything of them. So attachments cannot refer to classes, lists, maps and objects of the
+// arguments. The tables that a request makes the server hold while it reads the arguments count as
+// memory of the client. A request defines at most 65,536 classes.
 //
 // The only serialization is Hessian 2. A client that uses another one gets an error. The protocol
 // has no streams and no attachments of yodel, and a client cannot cancel a call. When the server

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -209,6 +210,71 @@ func TestMemoryOfTables(t *testing.T) {
 	}
 }
 
+// refused is the error of the middleware in TestRefusedRequestsTakeLittleMemory.
+var refused = yodel.Errorf(yodel.Unauthenticated, "who are you?")
+
+// repeat returns head and each n times.
+func repeat(head, each string, n int) string { return head + strings.Repeat(each, n) }
+
+// A request that middleware refuses takes as little memory as one with a long text, whatever its
+// arguments are: three times its bytes, which are collected as they come.
+func TestRefusedRequestsTakeLittleMemory(t *testing.T) {
+	s := serve(t, yodel.ServerOptions{Limits: yodel.Limits{MaxMessage: 8 << 20}, Middleware: []yodel.Middleware{
+		func(yodel.Handler) yodel.Handler { return func(context.Context, *yodel.Call) error { return refused } },
+	}})
+	const size = 1 << 20
+	number := func(n int) string { return string(hessian.AppendInt(nil, int32(n))) }
+	for name, argument := range map[string]string{
+		"lists":            repeat("W", "\x78", size) + "Z",
+		"maps":             repeat("W", "HZ", size/2) + "Z",
+		"lists of types":   repeat("W", "\x70\x01t", size/3) + "Z",
+		"a type many used": repeat("W\x70\x01t", "\x70\x90", size/2) + "Z",
+		"objects":          repeat("WC\x00\x90", "\x60", size) + "Z",
+		"classes":          repeat("W", "C\x00\x90", 1<<16) + "Z",
+		"names of fields":  "C\x00" + number(size) + strings.Repeat("\x00", size) + "N",
+		"texts":            repeat("W", "\x05hello", size/6) + "Z",
+		"long texts":       repeat("W", "S\xff\xff"+strings.Repeat("x", 1<<16-1), size>>16) + "Z",
+		"text in parts":    repeat("", "R\x00\x02\xc3\xa4x", size/6) + "\x00",
+		"bytes in parts":   repeat("", "A\x00\x02xx", size/5) + "\x20",
+		"references":       repeat("W", "Q\x90", size/2) + "Z",
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := dial(t, s.addr)
+			b := requestOf(7, twoWay, "move", "Ljava/lang/Object;", []byte(argument), noAttachments)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			c.send(b)
+			if h, body := c.read(); h.status != statusOK && h.status != statusExhausted || !strings.Contains(string(body), refused.Message) {
+				t.Errorf("got %+v, %.200q", h, body)
+			}
+			runtime.ReadMemStats(&after)
+			if n, most := after.TotalAlloc-before.TotalAlloc, uint64(3*len(b)+2<<20); n > most {
+				t.Errorf("%d bytes took %d bytes of memory, want at most %d", len(b), n, most)
+			}
+		})
+	}
+}
+
+// Attachments can refer to types that the arguments have named, and to nothing else of them.
+func TestAttachmentsThatReferToArguments(t *testing.T) {
+	s := serve(t, yodel.ServerOptions{Limits: yodel.Limits{MaxMessage: 1 << 20}})
+	for rest, want := range map[string]string{
+		"M\x01tZ" + "M\x90\x01x\x01yZ":            "\x92",
+		"HZ" + "Q\x90":                            "value number 0 to refer to was skipped",
+		"HZ" + "H\x01xQ\x90Z":                     "value number 0 to refer to was skipped",
+		"C\x01c\x90\x60" + "H\x01x\x60Z":          "class number 0 to refer to was skipped",
+		repeat("W", "C\x00\x90", 1<<16+1) + "ZHZ": "more than 65536 classes",
+		"HZ" + "H\x01xQ\x92Z":                     "there is no value number 2 to refer to",
+		"HZ" + "H\x01x\x78\x01yQ\x92Z":            "the attachment",
+	} {
+		c := dial(t, s.addr)
+		c.send(requestOf(7, twoWay, "void", "Ljava/lang/Object;", []byte(rest)))
+		if h, body := c.read(); !strings.Contains(string(body), want) {
+			t.Errorf("%q: got %+v, %q, want %q", rest, h, body, want)
+		}
+	}
+}
+
 // Requests after which the server cannot go on.
 func TestBrokenRequests(t *testing.T) {
 	s := serve(t, yodel.ServerOptions{})
@@ -339,6 +405,7 @@ func TestNames(t *testing.T) {
 func FuzzServe(f *testing.F) {
 	f.Add(requestOf(1, twoWay, "move", "Lcom/acme/Point;", unhex(f, "43 0e 636f6d2e61636d652e506f696e74 92 01 78 01 79 60 91 92"), noAttachments))
 	f.Add(requestOf(1, twoWay, "same", "Lcom/acme/Point;Lcom/acme/Point;", []byte("NN"), hessian.AppendPairs(nil, [2]string{keyTimeout, "5"})))
+	f.Add(requestOf(1, twoWay, "move", "Lcom/acme/Point;", []byte("C\x01c\x90\x60"), []byte("M\x01t\x01x\x60\x01yQ\x90Z")))
 	f.Add(requestOf(1, twoWay, genericMethod, "ZZZ", []byte("\x03addN\x7a\x93\x94"), noAttachments))
 	f.Add(requestOf(1, twoWay, echoMethod, "Z", []byte("N"), noAttachments))
 	f.Add(unhex(f, "dabb e2 00 0000000000000009 00000001 4e"))

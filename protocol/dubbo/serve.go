@@ -211,7 +211,9 @@ func copyRoom(n int) int { return 2*n + 1<<10 }
 func (c *call) prepare(arrived time.Time) *yodel.Error {
 	r, done := c.conn.reader(c.body[c.names.size:])
 	defer done()
+	r.Skims = true
 	n, err := c.skip(r)
+	r.Skims = false
 	if err == nil {
 		var attachments any
 		limits := c.conn.limits
