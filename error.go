@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
+	"github.com/yodel-rpc/yodel/internal/grpcstatus"
 	"github.com/yodel-rpc/yodel/internal/stats"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/unpack"
@@ -178,13 +179,14 @@ func (e *Error) LogValue() slog.Value {
 }
 
 // CodeOf returns the code of err. For nil it is 0. Otherwise it is the code of the first Error in
-// the tree of err, or else of the first Code. If the tree has neither, a context error has the code
+// the tree of err, or else of the first Code, or else of the first status of grpc-go, which an
+// error has by its method GRPCStatus. If the tree has none of them, a context error has the code
 // Canceled or DeadlineExceeded, and any other error has Unknown.
 func CodeOf(err error) Code {
 	if err == nil {
 		return 0
 	}
-	if e, ok := errors.AsType[*Error](err); ok {
+	if e, _ := within(err); e != nil {
 		return e.Code
 	}
 	if c, ok := errors.AsType[Code](err); ok {
@@ -197,6 +199,22 @@ func CodeOf(err error) Code {
 		return Canceled
 	}
 	return Unknown
+}
+
+// within returns the first Error in the tree of err, or else, if the tree has no Code, one made
+// from the first status of grpc-go there. Own reports whether err itself has that status.
+func within(err error) (e *Error, own bool) {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e, false
+	}
+	_, isCode := errors.AsType[Code](err)
+	st := grpcstatus.Of(err)
+	if isCode || st == nil {
+		return nil, false
+	}
+	e = &Error{Code: Code(st.Code), Message: st.Message}
+	st.Details(e.addDetail)
+	return e, st.Own
 }
 
 // NotProcessed reports whether the call that failed with err was certainly not executed.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/budget"
+	"github.com/yodel-rpc/yodel/internal/details"
 	"github.com/yodel-rpc/yodel/internal/metadata"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/text"
@@ -339,7 +340,7 @@ func (in *incoming) reply() {
 	}
 	e := in.outcome()
 	out.Code, out.NotProcessed = uint16(e.Code), e.NotProcessed
-	f.Message, f.ErrorID, f.Details = []byte(e.Message), []byte(e.ID), encodeDetails(e.Details)
+	f.Message, f.ErrorID, f.Details = []byte(e.Message), []byte(e.ID), details.Encode(e.eachDetail)
 	if e.RetryAfter > 0 {
 		f.RetryAfter = uint64((e.RetryAfter + time.Microsecond - 1) / time.Microsecond)
 	}

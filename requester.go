@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/details"
 	"github.com/yodel-rpc/yodel/internal/guard"
 	"github.com/yodel-rpc/yodel/internal/iface"
 	"github.com/yodel-rpc/yodel/internal/metadata"
@@ -480,7 +481,7 @@ func remoteError(call *Call, a *mux.Answer, f *wire.Fields) *Error {
 		RetryAfter:   time.Duration(min(f.RetryAfter, maxRetryAfter)) * time.Microsecond,
 		relayed:      true,
 	}
-	e.Details = parseDetails(f.Details)
+	details.Parse(f.Details, e.addDetail)
 	if e.ID != "" {
 		e.Message = fmt.Sprintf("%s: %s: %s", call.Method, addrOf(call), strings.TrimPrefix(e.Message, call.Method+": "))
 	}

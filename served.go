@@ -339,18 +339,19 @@ func (v *Served) Outcome() *Error {
 // Session.HideErrors.
 func (in *foreignCall) hide(told *Error) {
 	err := in.err
-	if made, ok := err.(*Error); ok && made.foreign { //nolint:errorlint // asError returns it bare
-		err = made.Cause
+	e, _ := within(err)
+	for e != nil && e.foreign {
+		err = e.Cause
+		e, _ = within(err)
 	}
-	e, isError := errors.AsType[*Error](err)
 	code, isCode := errors.AsType[Code](err)
 	switch {
-	case isError && !e.relayed && (!in.executed || !e.is(catalogue.OfClient|catalogue.AboutConnection)):
+	case e != nil && !e.relayed && (!in.executed || !e.is(catalogue.OfClient|catalogue.AboutConnection)):
 		told.Message = shorten(e.Message, maxErrorText) // without the text of what wraps it
 		return
-	case !isError && told.ID != "": // the server has replaced an error of the context
+	case e == nil && told.ID != "": // the server has replaced an error of the context
 		return
-	case !isError && isCode:
+	case e == nil && isCode:
 		told.Message = code.String()
 	case transient(told.Code):
 		told.Message = "the call failed"

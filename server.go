@@ -775,8 +775,11 @@ func asError(err error) *Error {
 		return e
 	}
 	e := &Error{Code: CodeOf(err), Message: err.Error(), Cause: err, foreign: true}
-	if inner, ok := errors.AsType[*Error](err); ok {
+	if inner, own := within(err); inner != nil {
 		e.Details, e.ID = inner.Details, inner.ID
+		if own {
+			e.Message = inner.Message
+		}
 	}
 	return e
 }

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/grpcstatus"
 	"github.com/yodel-rpc/yodel/internal/live"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/reflectcall"
@@ -564,6 +565,9 @@ func (c *serverCall) execute(ctx context.Context) (reply any, err error) {
 	}
 	if err == reflectcall.ErrNoReply { //nolint:errorlint // it is returned bare
 		err = failure("YDL5003", "%s: the handler returned neither a reply nor an error", c.as.name)
+	}
+	if err != nil && grpcstatus.Of(err) != nil {
+		err = asError(err) // middleware sees its code and its details
 	}
 	return reply, err
 }

@@ -51,10 +51,10 @@ type Session struct {
 	// call.
 	Peer *Peer
 	// HideErrors makes the session send only messages that were written for callers: those of Error
-	// values that the program makes itself, for example by Errorf, and those of the server. In
-	// place of any other error, such as that of a call which the handler has made, the client gets
-	// the number of a line in the server's log. Default: ServerOptions.HideErrors. A Protocol sets
-	// HideErrors before it begins a call.
+	// values that the program makes itself, for example by Errorf, of statuses of grpc-go, and of
+	// the server. In place of any other error, such as that of a call which the handler has made,
+	// the client gets the number of a line in the server's log. Default: ServerOptions.HideErrors.
+	// A Protocol sets HideErrors before it begins a call.
 	HideErrors bool
 
 	server *Server

@@ -52,6 +52,7 @@ var frameworkGuarantees = []Guarantee{
 	{Name: "codes of errors", Prepare: failWith(absent), Check: checkCode},
 	{Name: "texts of errors", Prepare: failWith(absent), Check: checkText},
 	{Name: "details of errors", Lacks: lacks(func(w *Wire) bool { return w.details }, noPlace), Prepare: failWith(absent), Check: checkDetails},
+	{Name: "errors of grpc-go", Prepare: failWith(grpcAbsent), Check: checkGRPC},
 	{
 		Name: "not processed", Prepare: failIfBad,
 		Lacks: lacks(func(w *Wire) bool { return w.notProcessed }, noPlace),

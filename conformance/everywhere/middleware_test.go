@@ -168,6 +168,7 @@ var middlewareGuarantees = []Guarantee{
 		Server: func(_ *testing.T, tr *Trial) { tr.Options.HideErrors = true },
 		Check:  checkHidden,
 	},
+	{Name: "errors of grpc-go", Server: failingAsGRPC.server, Client: failingAsGRPC.client, Check: checkGRPC},
 	{
 		Name: "a user's middleware", Only: "it answers unary calls",
 		Server: answered.server, Client: answered.client,

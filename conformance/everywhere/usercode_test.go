@@ -136,6 +136,13 @@ func (e harmfulError) Unwrap() error {
 	return errors.New("the cause")
 }
 
+func (e harmfulError) GRPCStatus() *grpcError {
+	if e.at == "GRPCStatus" {
+		e.do()
+	}
+	return nil
+}
+
 // A harmfulCompressor does harm in one of its methods, or in none.
 type harmfulCompressor struct {
 	yodel.Compressor
@@ -379,7 +386,7 @@ func onServer() (places []codePlace) {
 			tr.act = h.do
 		}},
 	}
-	for _, at := range []string{"Error", "Unwrap"} {
+	for _, at := range []string{"Error", "Unwrap", "GRPCStatus"} {
 		places = append(places, codePlace{name: at + " of an error", put: func(_ *testing.T, tr *Trial, h *harm) {
 			tr.fail = func(int) error {
 				if h.armed.Load() {

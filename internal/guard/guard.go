@@ -22,6 +22,7 @@ import (
 	"runtime/debug"
 	"sync/atomic"
 
+	"github.com/yodel-rpc/yodel/internal/grpcstatus"
 	"github.com/yodel-rpc/yodel/internal/isolate"
 	"github.com/yodel-rpc/yodel/internal/panics"
 	"github.com/yodel-rpc/yodel/internal/text"
@@ -69,6 +70,7 @@ func tried(err error) error {
 		_ = err.Error()
 		_ = errors.Is(err, ErrReleased)
 		_, _ = errors.AsType[*probe](err)
+		grpcstatus.Of(err)
 	}
 	return err
 }

@@ -111,11 +111,15 @@ func (e harmfulError) Error() string { e.do("Error"); return "harm" }
 func (e harmfulError) Unwrap() error { e.do("Unwrap"); return nil }
 func (e harmfulError) Is(error) bool { e.do("Is"); return false }
 func (e harmfulError) As(any) bool   { e.do("As"); return false }
+func (e harmfulError) GRPCStatus() any {
+	e.do("GRPCStatus")
+	return nil
+}
 
 func TestMethodsOfErrorsAreUserCode(t *testing.T) {
 	var none *missing
 	all := map[string]error{"a nil pointer": none}
-	for _, at := range []string{"Error", "Unwrap", "Is", "As"} {
+	for _, at := range []string{"Error", "Unwrap", "Is", "As", "GRPCStatus"} {
 		all[at+" panics"] = harmfulError{at, func() { panic("harm") }}
 		all[at+" exits"] = harmfulError{at, runtime.Goexit}
 	}

@@ -58,7 +58,8 @@ var forFamilies = []string{"internal/isolate"}
 // These packages of internal may be imported by any plug-in. Each reads an encoding that plug-ins
 // of several families read, or is for all codecs: internal/nesting refuses values that would
 // exhaust the stack, and internal/panics carries panics of a message's own code.
-var forPlugins = []string{"internal/gobwire", "internal/hessian", "internal/nesting", "internal/panics", "internal/schema", "internal/thriftwire"}
+// Internal/grpcstatus reads errors.
+var forPlugins = []string{"internal/gobwire", "internal/grpcstatus", "internal/hessian", "internal/nesting", "internal/panics", "internal/schema", "internal/thriftwire"}
 
 // These packages of internal may be imported by the parts of this repository that read what people
 // write: the command and the compounds.

@@ -26,6 +26,7 @@ import (
 	"sync"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/grpcstatus"
 )
 
 // key is the metadata key of the token.
@@ -170,6 +171,9 @@ func refused(err error, token, what string) *yodel.Error {
 		e.Message = strings.ReplaceAll(e.Message, token, "…")
 	} else if code, ok := errors.AsType[yodel.Code](err); ok {
 		e.Code = code
+	} else if st := grpcstatus.Of(err); st != nil {
+		e.Code, e.Message = yodel.Code(st.Code), strings.ReplaceAll(st.Message, token, "…")
+		st.Details(func(name string, value []byte) { e.Details = append(e.Details, yodel.Detail{Type: name, Value: value}) })
 	}
 	switch {
 	case e.ID != "":

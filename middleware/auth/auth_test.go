@@ -25,6 +25,14 @@ import (
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
+// A grpcError is an error with a status, as those of grpc-go.
+type grpcError struct{ text string }
+
+func (e *grpcError) Error() string          { return "rpc error: " + e.text }
+func (e *grpcError) GRPCStatus() *grpcError { return e }
+func (e *grpcError) Code() uint32           { return uint32(yodel.Unauthenticated) }
+func (e *grpcError) Message() string        { return e.text }
+
 func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
 
 const whoAmI yodel.Method[struct{}, string] = "Test.WhoAmI"
@@ -121,6 +129,10 @@ func TestCheckLetsInOnlyCallersWithAValidToken(t *testing.T) {
 		{
 			name: "an error of its own", check: fails(&yodel.Error{Code: yodel.ResourceExhausted, Message: "pay first", Details: []yodel.Detail{{Type: "price", Value: []byte{7}}}}), md: token(secret),
 			err: &yodel.Error{Code: yodel.ResourceExhausted, Message: "pay first", Details: []yodel.Detail{{Type: "price", Value: []byte{7}}}},
+		},
+		{
+			name: "a status of grpc-go", check: fails(fmt.Errorf("issuer: %w", &grpcError{secret + " has expired"})), md: token(secret),
+			err: &yodel.Error{Code: yodel.Unauthenticated, ID: "YDL3101", Message: prefix + "… has expired"},
 		},
 		{
 			name: "a bare code", check: fails(yodel.Unavailable), md: token(secret),

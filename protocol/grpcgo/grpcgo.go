@@ -9,7 +9,8 @@
 // The services are methods of the yodel server, in all protocols that it speaks: gRPC with package
 // protocol/http, and yodel's own. The calls go through the yodel client with its registry, balancer
 // and middleware, to servers of both kinds. Metadata, headers, trailers, deadlines, status codes
-// and details are those of grpc-go.
+// and details are those of grpc-go. Interceptors of servers run as middleware: see Unary and
+// Stream.
 package grpcgo
 
 import (
@@ -67,28 +68,6 @@ func yodelMetadata(md metadata.MD) yodel.Metadata {
 		out[key] = strings.Join(values, ", ")
 	}
 	return out
-}
-
-// errorOf returns an error of grpc-go's kind as a yodel.Error.
-func errorOf(err error) error {
-	if err == nil {
-		return nil
-	}
-	if _, ok := errors.AsType[*yodel.Error](err); ok {
-		return err
-	}
-	st, ok := status.FromError(err)
-	if !ok {
-		st = status.FromContextError(err)
-	}
-	e := &yodel.Error{Code: yodel.Unknown, Message: st.Message(), Cause: err}
-	if code := st.Code(); code != codes.OK && code <= codes.Unauthenticated { // a handler may use any number
-		e.Code = yodel.Code(code)
-	}
-	for _, d := range st.Proto().GetDetails() {
-		e.Details = append(e.Details, yodel.Detail{Type: string(d.MessageName()), Value: d.GetValue()})
-	}
-	return e
 }
 
 // statusOf returns an error of yodel as one of grpc-go's kind.

@@ -5,6 +5,8 @@ package grpcgo
 import (
 	"context"
 	"io"
+	"maps"
+	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -12,6 +14,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/yodel-rpc/yodel"
 )
@@ -33,14 +37,13 @@ func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	for _, m := range desc.Methods {
 		name := desc.ServiceName + "/" + m.MethodName
 		must(r.server.HandleCall(name, func(ctx context.Context, call *yodel.Call) error {
-			t := newTransport(ctx, call, name, nil)
-			reply, err := m.Handler(impl, t.ctx, func(v any) error { return statusOf(call.DecodeInto(v)) }, nil) //nolint:contextcheck // t.ctx is made from ctx
+			t := newTransport(ctx, call)
+			reply, err := m.Handler(impl, t.ctx, t.decode, t.interceptor()) //nolint:contextcheck // t.ctx is made from ctx
 			t.finish()
-			if err != nil {
-				return errorOf(err)
+			if err == nil {
+				call.Reply = reply
 			}
-			call.Reply = reply
-			return nil
+			return err
 		}))
 	}
 	for _, d := range desc.Streams {
@@ -52,22 +55,27 @@ func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 			kind = "upload"
 		}
 		must(r.server.HandleStream(name, kind, func(ctx context.Context, call *yodel.Call, recv, send func(any) error) error {
-			t := newTransport(ctx, call, name, send)
-			st := &serverStream{transport: t, kind: kind, recv: recv}
-			err := d.Handler(impl, st)
+			t := newTransport(ctx, call)
+			t.kind, t.recv, t.send = kind, recv, send
+			err := d.Handler(impl, t.stream())
 			t.finish()
-			return errorOf(err)
+			return err
 		}))
 	}
 }
 
 // A transport is what grpc-go's functions for headers and trailers find in the context of a
-// handler.
+// handler. The interceptors and the handler of a call share one.
 type transport struct {
-	ctx  context.Context //nolint:containedctx // of the handler
-	call *yodel.Call
-	name string
-	send func(any) error // nil for unary methods
+	ctx     context.Context //nolint:containedctx // of the interceptor or the handler that runs
+	call    *yodel.Call
+	decoded bool // Unary has decoded the request
+
+	// of streams
+	kind       string
+	recv, send func(any) error   // nil until the method of a stub begins
+	outer      grpc.ServerStream // what the last interceptor has passed on; nil if there is none
+	received   bool              // the request of a feed
 
 	mu      sync.Mutex
 	header  metadata.MD
@@ -75,8 +83,14 @@ type transport struct {
 	sent    bool // the header was sent
 }
 
-func newTransport(ctx context.Context, call *yodel.Call, name string, send func(any) error) *transport {
-	t := &transport{call: call, name: "/" + name, send: send}
+// newTransport returns the transport of the call, with a context for the interceptor or the handler
+// that begins.
+func newTransport(ctx context.Context, call *yodel.Call) *transport {
+	if t, ok := grpc.ServerTransportStreamFromContext(ctx).(*transport); ok && t.call == call {
+		t.ctx = ctx
+		return t
+	}
+	t := &transport{call: call}
 	ctx = metadata.NewIncomingContext(ctx, metadataOf(call.Metadata))
 	if p := call.Peer(); p != nil {
 		ctx = peer.NewContext(ctx, &peer.Peer{Addr: p.Addr})
@@ -86,7 +100,7 @@ func newTransport(ctx context.Context, call *yodel.Call, name string, send func(
 }
 
 // Method implements grpc.ServerTransportStream.
-func (t *transport) Method() string { return t.name }
+func (t *transport) Method() string { return "/" + t.call.Method }
 
 // SetHeader implements grpc.ServerTransportStream.
 func (t *transport) SetHeader(md metadata.MD) error {
@@ -123,16 +137,51 @@ func (t *transport) SetTrailer(md metadata.MD) error {
 func (t *transport) finish() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.call.Trailer = yodelMetadata(t.trailer)
+	if trailer := yodelMetadata(t.trailer); len(t.call.Trailer) == 0 {
+		t.call.Trailer = trailer
+	} else {
+		t.call.Trailer = maps.Clone(t.call.Trailer) // it may be the middleware's
+		maps.Copy(t.call.Trailer, trailer)
+	}
 }
 
-// A serverStream is a grpc.ServerStream.
-type serverStream struct {
-	*transport
-	kind     string
-	recv     func(any) error
-	received bool // the request of a feed
+// decode decodes the request of a unary call into v, unless Unary has decoded it.
+func (t *transport) decode(v any) error {
+	if t.decoded {
+		return nil
+	}
+	return statusOf(t.call.DecodeInto(v))
 }
+
+// interceptor returns an interceptor that passes on the request which Unary has decoded, or nil.
+func (t *transport) interceptor() grpc.UnaryServerInterceptor {
+	if !t.decoded {
+		return nil
+	}
+	return func(ctx context.Context, _ any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		return handler(ctx, t.call.Args)
+	}
+}
+
+// stream returns the stream for the interceptor or the handler that begins.
+func (t *transport) stream() grpc.ServerStream {
+	if t.outer == nil {
+		return &serverStream{t}
+	}
+	return &innerStream{t.outer, t.ctx}
+}
+
+// An innerStream is the stream that an interceptor has passed on, with the context of the next one.
+type innerStream struct {
+	grpc.ServerStream
+	ctx context.Context //nolint:containedctx // of the stream
+}
+
+// Context implements grpc.ServerStream.
+func (st *innerStream) Context() context.Context { return st.ctx }
+
+// A serverStream is a grpc.ServerStream.
+type serverStream struct{ *transport }
 
 // Context implements grpc.ServerStream.
 func (st *serverStream) Context() context.Context { return st.ctx }
@@ -140,8 +189,13 @@ func (st *serverStream) Context() context.Context { return st.ctx }
 // SetTrailer implements grpc.ServerStream.
 func (st *serverStream) SetTrailer(md metadata.MD) { _ = st.transport.SetTrailer(md) } // it never fails
 
+var errNoMessages = status.Error(codes.Unimplemented, "interceptors send and receive messages only of methods that grpcgo.Registrar has registered, while the method runs")
+
 // SendMsg implements grpc.ServerStream.
 func (st *serverStream) SendMsg(m any) error {
+	if st.send == nil {
+		return errNoMessages
+	}
 	if st.kind == "upload" {
 		st.call.Reply = m
 		return nil
@@ -154,6 +208,9 @@ func (st *serverStream) SendMsg(m any) error {
 
 // RecvMsg implements grpc.ServerStream.
 func (st *serverStream) RecvMsg(m any) error {
+	if st.recv == nil {
+		return errNoMessages
+	}
 	if st.kind == "feed" {
 		if st.received {
 			return io.EOF
@@ -165,4 +222,20 @@ func (st *serverStream) RecvMsg(m any) error {
 		return statusOf(err)
 	}
 	return io.EOF
+}
+
+// messagesOf returns the types of the messages of a method that generated code describes, or nil.
+func messagesOf(method string) (in, out protoreflect.MessageType) {
+	name := protoreflect.FullName(strings.ReplaceAll(method, "/", "."))
+	d, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
+	m, ok := d.(protoreflect.MethodDescriptor)
+	if err != nil || !ok {
+		return nil, nil
+	}
+	in, errIn := protoregistry.GlobalTypes.FindMessageByName(m.Input().FullName())
+	out, errOut := protoregistry.GlobalTypes.FindMessageByName(m.Output().FullName())
+	if errIn != nil || errOut != nil {
+		return nil, nil
+	}
+	return in, out
 }

@@ -57,10 +57,19 @@ var (
 // connect serves the streams and returns a connection to them.
 func connect(t *testing.T) grpc.ClientConnInterface {
 	t.Helper()
-	s := yodel.NewServer(&yodel.ServerOptions{Codecs: []yodel.Codec{codec{}}})
-	grpcgo.Registrar(s).RegisterService(&grpc.ServiceDesc{
-		ServiceName: "test.Streams", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{upload, duplex, feed, odd},
-	}, nil)
+	return connectWith(t, []grpc.StreamDesc{upload, duplex, feed, odd})
+}
+
+func connectWith(t *testing.T, streams []grpc.StreamDesc, middleware ...yodel.Middleware) grpc.ClientConnInterface {
+	t.Helper()
+	s := yodel.NewServer(&yodel.ServerOptions{Codecs: []yodel.Codec{codec{}}, Middleware: middleware})
+	grpcgo.Registrar(s).RegisterService(&grpc.ServiceDesc{ServiceName: "test.Streams", HandlerType: (*any)(nil), Streams: streams}, nil)
+	return grpcgo.Conn(serve(t, s))
+}
+
+// serve starts s, and returns a client of it.
+func serve(t *testing.T, s *yodel.Server) *yodel.Client {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +85,7 @@ func connect(t *testing.T) grpc.ClientConnInterface {
 			t.Error(err)
 		}
 	})
-	return grpcgo.Conn(c)
+	return c
 }
 
 func open(t *testing.T, desc *grpc.StreamDesc, opts ...grpc.CallOption) grpc.ClientStream {

@@ -25,6 +25,14 @@ import (
 // inside is a word that only errors for the program itself contain.
 const inside = "db-7.internal"
 
+// A grpcError is an error with a status, as those of grpc-go.
+type grpcError struct{ text string }
+
+func (e *grpcError) Error() string          { return "rpc error: " + e.text }
+func (e *grpcError) GRPCStatus() *grpcError { return e }
+func (e *grpcError) Code() uint32           { return uint32(yodel.FailedPrecondition) }
+func (e *grpcError) Message() string        { return e.text }
+
 // A failure is an error that a handler returns, and what clients get.
 type failure struct {
 	err  func(ctx context.Context) error
@@ -50,6 +58,7 @@ func failures(back, foreign, gone *yodel.Client) map[string]failure {
 		"own, with a cause": {func(context.Context) error {
 			return &yodel.Error{Code: yodel.NotFound, Message: "no cart", Cause: errors.New(inside)}
 		}, yodel.NotFound, "no cart"},
+		"status": {func(context.Context) error { return &grpcError{"too few"} }, yodel.FailedPrecondition, "too few"},
 		"code":   {func(context.Context) error { return yodel.OutOfRange }, yodel.OutOfRange, ""},
 		"joined": {func(ctx context.Context) error { return errors.Join(errors.New(inside), yodel.NotFound) }, yodel.NotFound, ""},
 		"own, joined": {func(context.Context) error {
