@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -137,6 +138,14 @@ func TestHandleCall(t *testing.T) {
 		return err
 	}); err != nil {
 		t.Fatal(err)
+	}
+	in, out := s.Types("Dynamic.Echo")
+	if in != nil || out != nil {
+		t.Errorf("the types are %v and %v, want none", in, out)
+	}
+	must(t, s.HandleCall("Dynamic.Typed", func(context.Context, *yodel.Call) error { return nil }, reflect.TypeFor[Args](), reflect.TypeFor[Reply]()))
+	if in, out = s.Types("Dynamic.Typed"); len(in) != 1 || len(out) != 1 || in[0] != reflect.TypeFor[Args]() || out[0] != reflect.TypeFor[Reply]() {
+		t.Errorf("the types are %v and %v", in, out)
 	}
 	if err := s.HandleCall("Dynamic.Nothing", nil); err == nil {
 		t.Error("a nil handler is registered")

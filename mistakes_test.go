@@ -101,6 +101,13 @@ func TestMistakesAreExplained(t *testing.T) {
 			},
 			`invalid_argument: Arith.Mul: ADDR: the method is a unary method of yodel_test.Args to yodel_test.Reply; the call is for a feed [YDL2006]`,
 		},
+		"a feed that takes any message": {
+			func() error {
+				must(t, s.HandleStream("Any.Feed", "feed", func(context.Context, *yodel.Call, func(any) error, func(any) error) error { return nil }))
+				return at(addr, nil, &yodel.Call{Method: "Any.Feed"})
+			},
+			`invalid_argument: Any.Feed: ADDR: the method is a feed of any message to any message; the call is for a unary method [YDL2006]`,
+		},
 		"no upload": {
 			func() error {
 				handle(t, s, "Arith.Up", func(context.Context, yodel.Recv[int]) (*int, error) { return new(int), nil })

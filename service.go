@@ -13,6 +13,7 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/admission"
 	"github.com/yodel-rpc/yodel/internal/reflectcall"
+	"github.com/yodel-rpc/yodel/internal/schema"
 	"github.com/yodel-rpc/yodel/internal/stats"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -158,12 +159,21 @@ func (s *Server) Handle(name string, function any) error {
 // bridges and proxies. Handler gets the call with its body still encoded: Call.DecodeInto decodes
 // the body, and Call.Request copies it. Handler sets Call.Reply to a value, which is encoded in the
 // codec of the call, or to an *Encoded, which is sent unchanged. A nil Reply is a reply without
-// content. Handler must not keep the call.
-func (s *Server) HandleCall(name string, handler Handler) error {
+// content. Handler must not keep the call. Types, if there are any, are the types of the request
+// and the reply, without pointers. They describe the method: see Server.Types.
+func (s *Server) HandleCall(name string, handler Handler, types ...reflect.Type) error {
 	if handler == nil {
 		return failure("YDL4001", "handle %s: the handler is nil", name)
 	}
-	return s.add(name, &method{kind: wire.Unary, dynamic: handler})
+	in, out := inAndOut(types)
+	return s.add(name, &method{kind: wire.Unary, dynamic: handler, in: in, out: out})
+}
+
+func inAndOut(types []reflect.Type) (in, out []reflect.Type) {
+	if len(types) != 2 {
+		return nil, nil
+	}
+	return types[:1:1], types[1:]
 }
 
 // HandleStream is HandleCall for a method with a stream. Kind is "feed", "upload" or "duplex".
@@ -172,12 +182,13 @@ func (s *Server) HandleCall(name string, handler Handler) error {
 // *Encoded, which is sent unchanged. In a feed, Call.DecodeInto decodes the request, and recv must
 // not be called. In an upload, Handler sets Call.Reply, and must not call send. Handler must not
 // keep the call.
-func (s *Server) HandleStream(name, kind string, handler func(ctx context.Context, call *Call, recv, send func(msg any) error) error) error {
+func (s *Server) HandleStream(name, kind string, handler func(ctx context.Context, call *Call, recv, send func(msg any) error) error, types ...reflect.Type) error {
 	number := slices.Index(kindNames[:], kind)
 	if handler == nil || number <= wire.Unary {
 		return failure("YDL4001", "handle %s: the handler is nil, or the kind %q is none of feed, upload and duplex", name, kind)
 	}
-	return s.add(name, &method{kind: uint64(number), stream: func(ctx context.Context, p *pipe, _ any) (any, error) {
+	in, out := inAndOut(types)
+	return s.add(name, &method{kind: uint64(number), in: in, out: out, stream: func(ctx context.Context, p *pipe, _ any) (any, error) {
 		call := CallFrom(ctx)
 		recv := func(msg any) error {
 			body, err := p.receive()
@@ -414,25 +425,10 @@ func (m *method) signature() string {
 
 // types lists the types of the arguments and the results.
 func (m *method) types() string {
-	list := func(ts []reflect.Type) string {
-		names := make([]string, len(ts))
-		for i, t := range ts {
-			names[i] = t.String()
-		}
-		return strings.Join(names, ", ")
-	}
-	if m.positional {
-		return fmt.Sprintf("(%s) to (%s)", list(m.in), list(m.out))
-	}
-	return fmt.Sprintf("%s to %s", list(m.in), list(m.out))
+	return m.argsName() + " to " + schema.Names(m.out, m.positional)
 }
 
-func (m *method) argsName() string {
-	if m.positional {
-		return "(" + strings.TrimSuffix(strings.TrimPrefix(fmt.Sprint(m.in), "["), "]") + ")"
-	}
-	return m.in[0].String()
-}
+func (m *method) argsName() string { return schema.Names(m.in, m.positional) }
 
 // Hints for where a method runs; 0 means no hint.
 const (

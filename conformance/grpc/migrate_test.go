@@ -119,8 +119,8 @@ func (odd) UnaryCall(ctx context.Context, in *testpb.SimpleRequest) (*testpb.Sim
 	}
 	md, _ := metadata.FromIncomingContext(ctx)
 	p, _ := peer.FromContext(ctx)
-	if p.Addr == nil || yodel.CallFrom(ctx) == nil {
-		return nil, status.Error(codes.Internal, "no peer, or no call")
+	if p.Addr == nil || yodel.CallFrom(ctx) == nil || !strings.Contains(strings.Join(md["user-agent"], ""), "grpc-go/") && !strings.Contains(strings.Join(md["user-agent"], ""), "yodel") {
+		return nil, status.Error(codes.Internal, "no peer, no call, or no agent")
 	}
 	return &testpb.SimpleResponse{Username: strings.Join(md.Get("user"), "|")}, nil
 }

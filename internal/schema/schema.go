@@ -119,6 +119,24 @@ func (p *part) repeats() bool {
 	return false
 }
 
+// Names lists the types of the arguments or the results of a method, which takes or returns several
+// values if it is positional, or else one message. No types are those of a method of which the
+// types are not known.
+func Names(types []reflect.Type, positional bool) string {
+	names := make([]string, len(types))
+	for i, t := range types {
+		names[i] = nameOf(t)
+	}
+	switch list := strings.Join(names, ", "); {
+	case positional:
+		return "(" + list + ")"
+	case list == "":
+		return "any message"
+	default:
+		return list
+	}
+}
+
 func nameOf(t reflect.Type) string {
 	name := t.String()
 	if len(name) > maxName {

@@ -4,6 +4,8 @@ package grpcgo
 
 import (
 	"context"
+	"reflect"
+	"strings"
 
 	"google.golang.org/grpc"
 
@@ -11,8 +13,8 @@ import (
 )
 
 // Unary returns middleware of a server that runs an interceptor of grpc-go in unary calls. Streams
-// pass it. As in grpc-go, the request is decoded first. It is nil if the method was registered with
-// Server.HandleCall. UnaryServerInfo.Server is nil.
+// pass it. As in grpc-go, the request is decoded first. It is nil if other code has registered the
+// method with Server.HandleCall. UnaryServerInfo.Server is nil.
 //
 // The middleware runs for all methods of the server, in all protocols. The full method of one that
 // was not registered by Registrar is a slash and its name, such as "/Arith.Mul".
@@ -49,12 +51,13 @@ func (t *transport) decodeRequest() error {
 	if err := t.call.Decode(); err != nil || t.call.Args != nil {
 		return err
 	}
-	in, _ := messagesOf(t.call.Method)
-	if in == nil {
+	service, method, _ := strings.Cut(t.call.Method, "/")
+	types := typesOf(service, method)
+	if types == nil {
 		return nil
 	}
 	t.decoded = true
-	return t.call.DecodeInto(in.New().Interface())
+	return t.call.DecodeInto(reflect.New(types[0]).Interface())
 }
 
 // Stream returns middleware of a server that runs an interceptor of grpc-go in streams. Unary calls

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -243,6 +244,18 @@ func TestStreamInterceptors(t *testing.T) {
 				t.Errorf("the trailer is %v", trailer)
 			}
 		})
+	}
+}
+
+// What describes the methods of a server has the types of those that Registrar has registered.
+func TestTypes(t *testing.T) {
+	s := yodel.NewServer(nil)
+	healthpb.RegisterHealthServer(grpcgo.Registrar(s), checker{})
+	for _, method := range []string{"Check", "Watch"} {
+		in, out := s.Types("grpc.health.v1.Health/" + method)
+		if len(in) != 1 || len(out) != 1 || in[0] != reflect.TypeFor[healthpb.HealthCheckRequest]() || out[0] != reflect.TypeFor[healthpb.HealthCheckResponse]() {
+			t.Errorf("%s: the types are %v and %v", method, in, out)
+		}
 	}
 }
 

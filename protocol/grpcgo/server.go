@@ -6,7 +6,7 @@ import (
 	"context"
 	"io"
 	"maps"
-	"strings"
+	"reflect"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -44,7 +44,7 @@ func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 				call.Reply = reply
 			}
 			return err
-		}))
+		}, typesOf(desc.ServiceName, m.MethodName)...))
 	}
 	for _, d := range desc.Streams {
 		name, kind := desc.ServiceName+"/"+d.StreamName, "duplex"
@@ -60,7 +60,7 @@ func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 			err := d.Handler(impl, t.stream())
 			t.finish()
 			return err
-		}))
+		}, typesOf(desc.ServiceName, d.StreamName)...))
 	}
 }
 
@@ -91,11 +91,14 @@ func newTransport(ctx context.Context, call *yodel.Call) *transport {
 		return t
 	}
 	t := &transport{call: call}
-	ctx = metadata.NewIncomingContext(ctx, metadataOf(call.Metadata))
+	md := metadataOf(call.Metadata)
 	if p := call.Peer(); p != nil {
+		if p.Agent != "" && md["user-agent"] == nil {
+			md["user-agent"] = []string{p.Agent}
+		}
 		ctx = peer.NewContext(ctx, &peer.Peer{Addr: p.Addr})
 	}
-	t.ctx = grpc.NewContextWithServerTransportStream(ctx, t)
+	t.ctx = grpc.NewContextWithServerTransportStream(metadata.NewIncomingContext(ctx, md), t)
 	return t
 }
 
@@ -224,18 +227,20 @@ func (st *serverStream) RecvMsg(m any) error {
 	return io.EOF
 }
 
-// messagesOf returns the types of the messages of a method that generated code describes, or nil.
-func messagesOf(method string) (in, out protoreflect.MessageType) {
-	name := protoreflect.FullName(strings.ReplaceAll(method, "/", "."))
-	d, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
+// typesOf returns the types of the request and the reply of a method that generated code describes,
+// or nil.
+func typesOf(service, method string) (types []reflect.Type) {
+	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service + "." + method))
 	m, ok := d.(protoreflect.MethodDescriptor)
 	if err != nil || !ok {
-		return nil, nil
+		return nil
 	}
-	in, errIn := protoregistry.GlobalTypes.FindMessageByName(m.Input().FullName())
-	out, errOut := protoregistry.GlobalTypes.FindMessageByName(m.Output().FullName())
-	if errIn != nil || errOut != nil {
-		return nil, nil
+	for _, message := range []protoreflect.MessageDescriptor{m.Input(), m.Output()} {
+		t, err := protoregistry.GlobalTypes.FindMessageByName(message.FullName())
+		if err != nil {
+			return nil
+		}
+		types = append(types, reflect.TypeOf(t.Zero().Interface()).Elem())
 	}
-	return in, out
+	return types
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	std "net/http"
 	"os/exec"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -50,6 +51,7 @@ func described(t testing.TB) string {
 	must(t, s.Handle("Values.None", func() {}))
 	must(t, s.Handle("Nests.Get", func(context.Context, *nests) (*nest, error) { return nil, nil }))
 	must(t, s.HandleCall("Any {thing}", func(context.Context, *yodel.Call) error { return nil }))
+	must(t, s.HandleCall("Bridged.Get", func(context.Context, *yodel.Call) error { return nil }, reflect.TypeFor[text](), reflect.TypeFor[int]()))
 	r := s.do(c, "GET", "/openapi.json", "")
 	if r.StatusCode != std.StatusOK || r.Header.Get("Content-Type") != "application/json" {
 		t.Fatalf("got %d %v %s", r.StatusCode, r.Header, r.body)
@@ -80,9 +82,11 @@ func TestOpenAPI(t *testing.T) {
 		`{"type":["string","null"],"contentEncoding":"base64"}`:                                            {"paths", "/forest.Trees/Grow", "post", "responses", "200", "content", "application/json", "schema", "properties", "data"},
 		`{"type":["object","null"],"additionalProperties":{"type":"string"}}`:                              {"paths", "/forest.Trees/Grow", "post", "responses", "200", "content", "application/json", "schema", "properties", "labels"},
 		`{"type":"array","minItems":2,"maxItems":2,"prefixItems":[{"type":"integer"},{"type":"integer"}]}`: {"paths", "/Values/DivMod", "post", "responses", "200", "content", "application/json", "schema"},
-		`{"type":"integer" }`:                        {"paths", "/Values/Sum", "post", "responses", "200", "content", "application/json", "schema"},
-		`{"type":"array","minItems":0,"maxItems":0}`: {"paths", "/Values/None", "post", "requestBody", "content", "application/json", "schema"},
-		`{}`: {"paths", "/Any%20%7Bthing%7D", "post", "requestBody", "content", "application/json", "schema"},
+		`{"type":"integer" }`:                                         {"paths", "/Values/Sum", "post", "responses", "200", "content", "application/json", "schema"},
+		`{"type":"array","minItems":0,"maxItems":0}`:                  {"paths", "/Values/None", "post", "requestBody", "content", "application/json", "schema"},
+		`{"properties":{"text":{"type":"string"}},"type":"object"}  `: {"paths", "/Bridged/Get", "post", "requestBody", "content", "application/json", "schema"},
+		`{"type":"integer"}  `:                                        {"paths", "/Bridged/Get", "post", "responses", "200", "content", "application/json", "schema"},
+		`{}`:                                                          {"paths", "/Any%20%7Bthing%7D", "post", "requestBody", "content", "application/json", "schema"},
 		`{"type":"string","contentMediaType":"application/json","contentSchema":{"properties":{"text":{"type":"string"}},"type":"object"}}`:        {"paths", "/Test/Gather", "post", "requestBody", "content", "application/connect+json", "schema"},
 		`{"properties":{"text":{"type":"string"}},"type":"object"} `:                                                                               {"paths", "/Test/Chat", "post", "responses", "200", "content", "application/connect+json", "schema", "contentSchema"},
 		`{"type":["object","null"],"additionalProperties":{"type":["array","null"],"items":{"type":["object","null"],"additionalProperties":{}}}}`: {"paths", "/Nests/Get", "post", "requestBody", "content", "application/json", "schema"},
