@@ -72,8 +72,8 @@ func browse(t *testing.T, page string, results <-chan string) string {
 	return ""
 }
 
-// A page in Chromium calls a yodel server by gRPC-Web and Connect: the server that the page comes
-// from, and one of another origin that allows it.
+// A page in Chromium calls a yodel server by gRPC-Web, Connect and EventSource: the server that the
+// page comes from, and one of another origin that allows it.
 func TestBrowser(t *testing.T) {
 	realserver.Chromium(t)
 	h, results := pages(t)
@@ -86,8 +86,8 @@ func TestBrowser(t *testing.T) {
 		name, page, server string
 		passed             int
 	}{
-		{"same origin", "http://" + same, "http://" + same, 9},
-		{"allowed origin", page.URL, "http://" + other, 9},
+		{"same origin", "http://" + same, "http://" + same, 10},
+		{"allowed origin", page.URL, "http://" + other, 10},
 		{"other origin", page.URL, "http://" + strict, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {

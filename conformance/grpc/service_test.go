@@ -46,11 +46,11 @@ func (s *service) register(server *yodel.Server) {
 	cacheable.Handle(server, func(_ context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) { // equal requests have equal replies
 		return &testpb.SimpleResponse{Payload: in.GetPayload()}, nil
 	})
-	server.MarkReadOnly(string(cacheable))
 	output.Handle(server, func(ctx context.Context, in *testpb.StreamingOutputCallRequest, send yodel.Send[testpb.StreamingOutputCallResponse]) error {
 		echo(ctx)
 		return s.respond(ctx, in, send)
 	})
+	server.MarkReadOnly(string(cacheable), string(output))
 	input.Handle(server, func(ctx context.Context, recv yodel.Recv[testpb.StreamingInputCallRequest]) (*testpb.StreamingInputCallResponse, error) {
 		size, taken := 0, yodel.CallFrom(ctx).Traffic().BytesIn
 		for in, err := range recv {

@@ -74,7 +74,7 @@ func TestRequestsReachTheCodecWithoutMiddleware(t *testing.T) {
 			switch w.name {
 			case "GET without a message", "POST of a form", "Dubbo, damaged": // they are no requests with a message
 				return
-			case "Connect GET":
+			case "Connect GET", "EventSource, GET":
 				reads("wrong bytes", string(read), wrongJSON, false, false)
 				reads("a bomb", string(read), packed, true, true)
 				return

@@ -128,13 +128,15 @@ func httpWires() (all []wire) {
 			return "POST", "/" + method, encoded("Content-Encoding", packed, maps.Clone(header)), body
 		})
 	}
-	add("Connect GET", false, true, func(method, body string, packed bool) (string, string, map[string]string, string) {
-		query := "?connect=v1&encoding=json&base64=1&message=" + base64.RawURLEncoding.EncodeToString([]byte(body[:min(len(body), 4000)]))
-		if packed {
-			query += "&compression=gzip"
-		}
-		return "GET", "/" + method + query, nil, ""
-	})
+	for name, header := range map[string]map[string]string{"Connect GET": nil, "EventSource, GET": {"Accept": "text/event-stream"}} {
+		add(name, false, true, func(method, body string, packed bool) (string, string, map[string]string, string) {
+			query := "?connect=v1&encoding=json&base64=1&message=" + base64.RawURLEncoding.EncodeToString([]byte(body[:min(len(body), 4000)]))
+			if packed {
+				query += "&compression=gzip"
+			}
+			return "GET", "/" + method + query, header, ""
+		})
+	}
 	add("GET without a message", false, false, func(method, _ string, _ bool) (string, string, map[string]string, string) {
 		return "GET", "/" + method, nil, ""
 	})

@@ -124,11 +124,12 @@ func (x *exchange) routeUnary() {
 	}
 	if get {
 		x.source = x.readQuery
-	} else if x.v.Kind() == "feed" && x.acceptsEvents() && codec.Name() == "json" {
+	}
+	x.v.Refusal = x.unfit(codec, codec.Name(), "HTTP", "application/json")
+	if x.v.Kind() == "feed" && x.acceptsEvents() && codec.Name() == "json" {
 		x.serveEvents(e)
 		return
 	}
-	x.v.Refusal = x.unfit(codec, codec.Name(), "HTTP", "application/json")
 	x.serveUnary(codec, subtype, e)
 }
 

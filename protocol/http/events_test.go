@@ -5,11 +5,13 @@ package http_test
 import (
 	"bufio"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"strings"
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/http"
 )
 
 var events = []string{"Content-Type", "application/json", "Accept", "text/html, text/event-stream;q=0.9"}
@@ -30,6 +32,31 @@ func TestEvents(t *testing.T) {
 		s.do(c, "POST", "/Test/Watch", `{}`, append(events, "Connect-Timeout-Ms", "x")...).fails(t, 400, yodel.InvalidArgument, "connect-timeout-ms")
 		// Other methods ignore the header.
 		s.do(c, "POST", "/Test/Echo", `{"text":"a"}`, events...).is(t, 200, `{"text":"a"}`)
+	})
+}
+
+// An EventSource of a browser sends GET, and no content type. It calls read-only feeds.
+func TestEventSource(t *testing.T) {
+	both(t, func(t *testing.T, h2 bool) {
+		s, c := newSite(t, &http.Options{OpenAPI: "/openapi.json"}, yodel.ServerOptions{}), client(t, h2)
+		get := func(method, query string) reply {
+			return s.do(c, "GET", "/Test/"+method+"?"+query, "", "Accept", "text/event-stream")
+		}
+		const query = "encoding=json&message=%7B%22text%22%3A%22a%22%7D"
+		if r := get("Watch", query); r.StatusCode != 405 || r.Header.Get("Allow") != "POST" {
+			t.Errorf("a feed that may change something: got %d %s", r.StatusCode, r.body)
+		}
+		s.MarkReadOnly("Test.Watch")
+		const want = "data: {\"text\":\"a\"}\n\nevent: end\ndata: {\"metadata\":{\"Last\":[\"trailer\"]}}"
+		get("Watch", query).is(t, 200, want)
+		get("Watch", "encoding=json&base64=1&message="+base64.RawURLEncoding.EncodeToString([]byte(`{"text":"a"}`))).is(t, 200, want)
+		get("Watch", "encoding=json&message=%7B").fails(t, 400, yodel.InvalidArgument, "Test.Watch")
+		get("Read", query).is(t, 200, `{"text":"a"}`)
+		s.do(c, "GET", "/Test/Watch?"+query, "").fails(t, 501, yodel.Unimplemented, "accept text/event-stream")
+		described := s.do(c, "GET", "/openapi.json", "").body
+		if n := strings.Count(described, `"operationId":"Test.Watch.get"`); n != 1 {
+			t.Errorf("%d descriptions of GET", n)
+		}
 	})
 }
 

@@ -17,7 +17,8 @@
 //   - JSON at paths of your own: see Route;
 //   - JSON-RPC, if Options.JSONRPC is set, and a description with OpenAPI, if Options.OpenAPI is;
 //   - the requests of rpcx's HTTP gateway, if Options.RPCX is set;
-//   - server-sent events for feeds: the request accepts text/event-stream.
+//   - server-sent events for feeds: the request accepts text/event-stream. An EventSource of a
+//     browser sends GET, so the feed has to be read-only.
 //
 // Content types name the codec: "proto" is the codec called "protobuf", "x-msgpack" is "msgpack",
 // and "octet-stream" is "raw". All other codecs have their own names, for example "json". A method

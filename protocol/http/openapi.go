@@ -71,7 +71,7 @@ func describe(info *introspect.Info) object {
 	for i := range info.Methods {
 		m := &info.Methods[i]
 		path := object{"post": operation(m)}
-		if m.ReadOnly && m.Kind == "" {
+		if m.ReadOnly && (m.Kind == "" || m.Kind == "feed") {
 			path["get"] = getOperation(m)
 		}
 		paths[pathOf(m.Name)] = path
@@ -95,13 +95,10 @@ func pathOf(method string) string {
 // operation returns the description of a POST.
 func operation(m *introspect.Method) object {
 	const connect = "application/connect+json"
-	request, reply := "application/json", "application/json"
-	in, out := argsSchema(m), resultSchema(m)
+	request, in := "application/json", argsSchema(m)
+	reply, out := replySchema(m)
 	about := object{"operationId": m.Name, "tags": []string{serviceOf(m.Name)}}
-	switch m.Kind {
-	case "feed":
-		reply, out = "text/event-stream", part(out)
-	case "upload", "duplex":
+	if m.Kind == "upload" || m.Kind == "duplex" {
 		request, reply, in, out = connect, connect, part(in), part(out)
 		about["description"] = "The request and the response are streams of Connect. Each message is JSON, behind a byte of flags and its length in 4 bytes. " +
 			"The last message of the response has the flag 2, and the error if the call has failed."
@@ -118,6 +115,7 @@ func part(message object) object {
 
 // getOperation returns the description of a GET.
 func getOperation(m *introspect.Method) object {
+	reply, out := replySchema(m)
 	return object{
 		"operationId": m.Name + ".get",
 		"tags":        []string{serviceOf(m.Name)},
@@ -125,8 +123,16 @@ func getOperation(m *introspect.Method) object {
 			{"name": "encoding", "in": "query", "required": true, "schema": object{"const": "json"}},
 			{"name": "message", "in": "query", "required": true, "content": object{"application/json": object{"schema": argsSchema(m)}}},
 		},
-		"responses": responses("application/json", resultSchema(m)),
+		"responses": responses(reply, out),
 	}
+}
+
+// replySchema returns the content type and the schema of the reply of a unary method or a feed.
+func replySchema(m *introspect.Method) (content string, schema object) {
+	if m.Kind == "feed" {
+		return "text/event-stream", part(resultSchema(m))
+	}
+	return "application/json", resultSchema(m)
 }
 
 func responses(content string, schema object) object {

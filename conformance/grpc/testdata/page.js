@@ -44,6 +44,20 @@ async function check(name, service, transport) {
   lines.push("passed " + name + " errors");
 }
 
+async function checkEvents(baseUrl) {
+  const message = encodeURIComponent(JSON.stringify({ responseParameters: [{ size: 1 }, { size: 3 }] }));
+  const source = new EventSource(`${baseUrl}/grpc.testing.TestService/StreamingOutputCall?encoding=json&message=${message}`);
+  const sizes = await new Promise((resolve, reject) => {
+    const got = [];
+    source.onmessage = (e) => got.push(atob(JSON.parse(e.data).payload.body).length);
+    source.addEventListener("end", () => resolve(got));
+    source.onerror = () => reject(new Error("the EventSource failed"));
+  });
+  source.close();
+  equal("events", sizes, [1, 3]);
+  lines.push("passed EventSource");
+}
+
 (async () => {
   try {
     const baseUrl = new URLSearchParams(location.search).get("server");
@@ -52,6 +66,7 @@ async function check(name, service, transport) {
     await check("gRPC-Web", service, createGrpcWebTransport({ baseUrl }));
     await check("Connect", service, createConnectTransport({ baseUrl, useBinaryFormat: true }));
     await check("Connect JSON", service, createConnectTransport({ baseUrl }));
+    await checkEvents(baseUrl);
   } catch (e) {
     lines.push("failed: " + e);
   }
