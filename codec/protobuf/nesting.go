@@ -4,9 +4,12 @@ package protobuf
 
 import (
 	"fmt"
+	"reflect"
 	"sync"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
 
@@ -22,6 +25,9 @@ var (
 // it would exhaust the stack when it is encoded.
 func checkNesting(v any) error {
 	m, ok := v.(proto.Message)
+	if _, old := v.(protoadapt.MessageV1); old && !ok {
+		return oldRules.Check(v)
+	}
 	if !ok || flat.Has(v) {
 		return nil
 	}
@@ -45,6 +51,17 @@ func checkSize(v any, size int) error {
 		return fmt.Errorf("protobuf: encode %T: %w", v, err)
 	}
 	return nil
+}
+
+// oldRules are for messages without the method ProtoReflect. Not all fields of these have one of
+// the types that package protoreflect expects.
+var oldRules = nesting.Rules{
+	Max: 2 * nesting.Max, // a message, and the list or the oneof that it is in
+	Skip: func(f *reflect.StructField) bool {
+		_, field := f.Tag.Lookup("protobuf")
+		_, oneof := f.Tag.Lookup("protobuf_oneof")
+		return !field && !oneof
+	},
 }
 
 // A walk looks for messages that are nested too deep, or are too many.
@@ -96,6 +113,38 @@ const shown = 4
 // them. A level takes at least two bytes of src, and about 500 bytes of the stack.
 func deep(src []byte, m proto.Message) bool {
 	return len(src) > 64<<10 && isCyclic(m.ProtoReflect().Descriptor())
+}
+
+// checkDepth returns an error if a message without the method ProtoReflect, which decodes itself,
+// could exhaust the stack by that. It asks no descriptor, because that of such a message may lack
+// the types of other files.
+func checkDepth(src []byte, v any) error {
+	if _, ok := v.(proto.Message); ok || len(src) <= 64<<10 || shallow(src, protowire.DefaultRecursionLimit) {
+		return nil
+	}
+	return nesting.TooDeep(protowire.DefaultRecursionLimit)
+}
+
+// shallow reports whether src nests at most limit messages in each other, if all fields with a
+// length are messages that can be. It takes time in proportion to the size of src.
+func shallow(src []byte, limit int) bool {
+	for len(src) > 0 && limit > 0 {
+		number, kind, n := protowire.ConsumeTag(src)
+		if n < 0 {
+			return true
+		}
+		src = src[n:]
+		if n = protowire.ConsumeFieldValue(number, kind, src); n < 0 {
+			return true
+		}
+		if kind == protowire.BytesType {
+			if inner, _ := protowire.ConsumeBytes(src); !shallow(inner, limit-1) {
+				return false
+			}
+		}
+		src = src[n:]
+	}
+	return limit > 0
 }
 
 // isCyclic is cyclic, and remembers its results.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package protobuf encodes messages as Protocol Buffers. The messages are those that protoc-gen-go
-// generates. If a message has the faster methods of vtprotobuf, the codec uses them.
+// generates. If a message has the faster methods of vtprotobuf, the codec uses them. Codec also
+// takes those of older generators, such as gogo/protobuf.
 package protobuf
 
 import (
@@ -10,6 +11,7 @@ import (
 	"slices"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/protoadapt"
 
 	"github.com/yodel-rpc/yodel"
 )
@@ -19,6 +21,10 @@ import (
 //
 // Append refuses messages that are nested more than 1,000 deep, or contain themselves. Decode takes
 // 10,000 levels, as package proto does.
+//
+// A message without the method ProtoReflect, which gogo/protobuf has generated, encodes and decodes
+// itself by its methods Marshal and Unmarshal if it has them. Codec JSON leaves such a message to
+// encoding/json.
 var Codec yodel.Codec = new(codec)
 
 type codec struct{}
@@ -53,17 +59,30 @@ func (*codec) Append(dst []byte, v any) ([]byte, error) {
 			return nil, fmt.Errorf("protobuf: encode %T: %w", v, err)
 		}
 		return b, nil
-	case proto.Message:
-		if err := checkSize(v, proto.Size(m)); err != nil {
-			return nil, err
-		}
-		b, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(dst, m)
-		if err != nil {
-			return nil, fmt.Errorf("protobuf: encode %T: %w", v, err)
-		}
-		return b, nil
 	}
-	return nil, notMessage(v)
+	m := message(p)
+	if m == nil {
+		return nil, notMessage(v)
+	}
+	if err := checkSize(v, proto.Size(m)); err != nil {
+		return nil, err
+	}
+	b, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(dst, m)
+	if err != nil {
+		return nil, fmt.Errorf("protobuf: encode %T: %w", v, err)
+	}
+	return b, nil
+}
+
+// message returns v as a message. It is nil if v is none.
+func message(v any) proto.Message {
+	switch m := v.(type) {
+	case proto.Message:
+		return m
+	case protoadapt.MessageV1:
+		return protoadapt.MessageV2Of(m)
+	}
+	return nil
 }
 
 // pointer returns v, or a pointer to a copy of it.
@@ -78,9 +97,12 @@ func pointer(v any) any {
 }
 
 func (*codec) Decode(src []byte, v any) error {
-	m, ok := v.(proto.Message)
-	if !ok || reflect.ValueOf(v).IsNil() {
+	m := message(v)
+	if m == nil || reflect.ValueOf(v).IsNil() {
 		return notMessage(v)
+	}
+	if err := checkDepth(src, v); err != nil {
+		return broken(v, err)
 	}
 	var err error
 	if fast, ok := v.(vtUnmarshaler); ok && !deep(src, m) {
@@ -104,8 +126,9 @@ func checkType(t reflect.Type) error {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
+	p := reflect.PointerTo(t)
 	switch {
-	case reflect.PointerTo(t).Implements(reflect.TypeFor[proto.Message]()):
+	case p.Implements(reflect.TypeFor[proto.Message]()), p.Implements(reflect.TypeFor[protoadapt.MessageV1]()):
 		return nil
 	case t.Kind() == reflect.Struct:
 		return fmt.Errorf("protobuf: %v is not a generated message: number its fields, as in `pb:\"1\"`, and use pbstruct.With(protobuf.Codec)", t)

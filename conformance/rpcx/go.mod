@@ -3,6 +3,7 @@ module github.com/yodel-rpc/yodel/conformance/rpcx
 go 1.26.0
 
 require (
+	github.com/gogo/protobuf v1.3.2
 	github.com/smallnest/rpcx v1.9.4
 	github.com/yodel-rpc/yodel v0.0.0
 	github.com/yodel-rpc/yodel/codec/msgpack v0.0.0
@@ -42,7 +43,6 @@ require (
 	github.com/fatih/color v1.18.0 // indirect
 	github.com/go-ping/ping v1.2.0 // indirect
 	github.com/godzie44/go-uring v0.0.0-20220926161041-69611e8b13d5 // indirect
-	github.com/gogo/protobuf v1.3.2 // indirect
 	github.com/golang/snappy v0.0.4 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/grandcat/zeroconf v1.0.0 // indirect

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	gogo "github.com/gogo/protobuf/types"
 	"github.com/smallnest/rpcx/log"
 	"github.com/smallnest/rpcx/server"
 	"github.com/smallnest/rpcx/share"
@@ -125,6 +126,12 @@ func (*Arith) Box(_ context.Context, in, out *Box) error {
 }
 
 func (*Arith) Proto(_ context.Context, in, out *wrapperspb.BytesValue) error {
+	out.Value = bytes.Clone(in.Value)
+	return nil
+}
+
+// Gogo has messages that gogo/protobuf has generated.
+func (*Arith) Gogo(_ context.Context, in, out *gogo.BytesValue) error {
 	out.Value = bytes.Clone(in.Value)
 	return nil
 }
@@ -249,6 +256,9 @@ func sampleOf(codec string, data []byte) sample {
 	case "protobuf":
 		reply := new(wrapperspb.BytesValue)
 		return sample{"Proto", &wrapperspb.BytesValue{Value: data}, reply, func() []byte { return reply.Value }}
+	case "gogo":
+		reply := new(gogo.BytesValue)
+		return sample{"Gogo", &gogo.BytesValue{Value: data}, reply, func() []byte { return reply.Value }}
 	}
 	reply := new(Box)
 	return sample{"Box", &Box{data}, reply, func() []byte { return reply.Data }}

@@ -28,7 +28,7 @@ import (
 	"github.com/yodel-rpc/yodel/transport/unix"
 )
 
-var codecs = map[string]yodel.Codec{"raw": yodel.Raw, "json": yodel.JSON, "protobuf": protobuf.Codec, "msgpack": msgpack.Codec}
+var codecs = map[string]yodel.Codec{"raw": yodel.Raw, "json": yodel.JSON, "protobuf": protobuf.Codec, "gogo": protobuf.Codec, "msgpack": msgpack.Codec}
 
 // calling returns a client of a server of rpcx.
 func calling(t testing.TB, addr string, o yodel.ClientOptions) *yodel.Client {

@@ -27,7 +27,7 @@ import (
 )
 
 var serializeTypes = map[string]protocol.SerializeType{
-	"raw": protocol.SerializeNone, "json": protocol.JSON, "protobuf": protocol.ProtoBuffer, "msgpack": protocol.MsgPack,
+	"raw": protocol.SerializeNone, "json": protocol.JSON, "protobuf": protocol.ProtoBuffer, "gogo": protocol.ProtoBuffer, "msgpack": protocol.MsgPack,
 }
 
 func option(codec string) client.Option {
