@@ -176,7 +176,9 @@ func playTransfers(addr string) error {
 	s := server.NewServer()
 	var files sync.Map
 	s.EnableFileTransfer("", server.NewFileTransfer(addrs[0], func(conn net.Conn, args *share.FileTransferArgs) {
-		defer conn.Close()
+		if args.FileName != "left open" { // handlers of rpcx should close the connection, and that of its example does not
+			defer conn.Close()
+		}
 		b, err := io.ReadAll(conn)
 		if err == nil {
 			files.Store(args.FileName, fmt.Sprint(args.Meta, args.FileSize)+string(b))

@@ -128,6 +128,9 @@ func TestYodelClientTransfers(t *testing.T) {
 		if err := rpcx.DownloadFile(within(t), c, &rpcx.File{FileName: name, Meta: meta}, &got); err != nil || got.String() != fmt.Sprint(meta, transferSize)+string(content) {
 			t.Errorf("%s: got %d bytes, %v", name, got.Len(), err)
 		}
+		if err := rpcx.SendFile(within(t), c, &rpcx.File{FileName: "left open", FileSize: 3}, strings.NewReader("abc")); err != nil {
+			t.Errorf("to a handler that leaves the connection open: %v", err)
+		}
 		conn, err := rpcx.OpenStream(within(t), c, meta)
 		if err != nil {
 			t.Fatal(err)

@@ -89,6 +89,9 @@ type waiting struct {
 type tokenReply struct {
 	Token []byte `json:"token"`
 	Addr  string `json:"addr"`
+	// Closes says that the server closes the connection of a file when it has taken the file. Only
+	// Transfers say so.
+	Closes bool `json:"closes,omitempty"`
 }
 
 // A streamRequest has the arguments of a call that begins a stream.
@@ -189,7 +192,7 @@ func (t *Transfers) begin(ctx context.Context, reply *tokenReply, n int, meta ma
 		return yodel.Errorf(yodel.ResourceExhausted, "%d transfers wait for their connections, which is the limit", len(t.tokens))
 	}
 	t.tokens[key] = waiting{now.Add(t.opts.TokenLife), serve}
-	*reply = tokenReply{key[:], addr}
+	*reply = tokenReply{key[:], addr, true}
 	return nil
 }
 
