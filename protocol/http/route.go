@@ -22,8 +22,12 @@ import (
 // the type has no field. If the request has a body, it is a JSON object with further fields, and
 // path values and parameters take precedence.
 //
+// The body of a request without path values and without a query may also be a message in another
+// codec of the server, with its content type, such as application/x-protobuf. The reply is then in
+// that codec too.
+//
 // GET and HEAD need a method that Server.MarkReadOnly names, and POST needs the content type
-// application/json, so that pages of other sites cannot make calls. Feeds are server-sent events,
+// of its codec, so that pages of other sites cannot make calls. Feeds are server-sent events,
 // if the request accepts text/event-stream. Other streams, and methods with several arguments, have
 // no routes.
 type Route struct {
@@ -68,7 +72,7 @@ func muxOf(routes []Route) *std.ServeMux {
 		mux.HandleFunc(route.Pattern, func(w std.ResponseWriter, r *std.Request) {
 			c, _ := r.Context().Value(routerKey{}).(*router)
 			x := newExchange(c, w, r)
-			x.serveRoute(route.Method, func(query url.Values, body []byte) ([]byte, error) { return x.bind(names, query, body) }) //nolint:contextcheck // the context of a call is that of its session
+			x.serveRoute(route.Method, len(names) == 0, func(query url.Values, body []byte) ([]byte, error) { return x.bind(names, query, body) }) //nolint:contextcheck // the context of a call is that of its session
 		})
 	}
 	return mux
@@ -108,7 +112,7 @@ func (c *router) routed(w std.ResponseWriter, r *std.Request) bool {
 	if found == nil {
 		return false
 	}
-	x.serveRoute(found.Method, func(query url.Values, body []byte) ([]byte, error) { return found.Binding.Request(values, query, body) }) //nolint:contextcheck // the context of a call is that of its session
+	x.serveRoute(found.Method, false, func(query url.Values, body []byte) ([]byte, error) { return found.Binding.Request(values, query, body) }) //nolint:contextcheck // the context of a call is that of its session
 	return true
 }
 
@@ -127,19 +131,24 @@ func (p *Protocol) bound(r *std.Request) (route *Route, values []string, rewrite
 }
 
 // serveRoute serves a call of a method by its route. Bind makes the request of the query and the
-// body.
-func (x *exchange) serveRoute(method string, bind func(query url.Values, body []byte) ([]byte, error)) {
+// body. If whole is true and there is no query, the body is the request, and may be in any codec.
+func (x *exchange) serveRoute(method string, whole bool, bind func(query url.Values, body []byte) ([]byte, error)) {
 	get := x.r.Method == std.MethodGet || x.r.Method == std.MethodHead
 	plain, e := x.negotiate(x.r.Header.Get("Content-Encoding"), x.r.Header.Get("Accept-Encoding"))
-	codec := x.session.Codec("json")
+	codec, subtype := x.session.Codec("json"), "json"
+	media := httpwire.ContentType(x.r.Header.Get("Content-Type"))
+	if name, ok := strings.CutPrefix(media, "application/"); ok && name != "" && whole && !get && x.r.URL.RawQuery == "" {
+		if other := x.session.Codec(httpwire.Codec(name)); other != nil {
+			codec, subtype = other, name
+		}
+	}
 	if refused := x.beginMethod(method, codec); e == nil {
 		e = refused
 	}
 	defer x.end()
 	x.v.Plain = plain || x.rewrite != nil
-	media := httpwire.ContentType(x.r.Header.Get("Content-Type"))
 	switch {
-	case !get && media != "application/json" && (x.r.Method == std.MethodPost || x.r.ContentLength != 0):
+	case !get && media != "application/"+subtype && (x.r.Method == std.MethodPost || x.r.ContentLength != 0):
 		x.refuse(func() {
 			x.w.Header().Set("Accept-Post", "application/json")
 			std.Error(x.w, "the request needs the content type application/json", std.StatusUnsupportedMediaType)
@@ -152,16 +161,18 @@ func (x *exchange) serveRoute(method string, bind func(query url.Values, body []
 		})
 		return
 	}
-	x.v.Refusal = x.unfit(codec, "json", "HTTP", "application/json")
+	x.v.Refusal = x.unfit(codec, codec.Name(), "HTTP", "application/json")
 	if x.v.Refusal == nil && x.v.Positional() {
 		x.v.Refusal = yodel.Errorf(yodel.Unimplemented, "%s: the method takes several values, so it has no route", method)
 	}
-	x.source = func() *yodel.Error { return x.readRoute(bind, get) }
-	if x.v.Kind() == "feed" && x.acceptsEvents() {
-		x.serveEvents(e)
-		return
+	if codec.Name() == "json" {
+		x.source = func() *yodel.Error { return x.readRoute(bind, get) }
+		if x.v.Kind() == "feed" && x.acceptsEvents() {
+			x.serveEvents(e)
+			return
+		}
 	}
-	x.serveUnary(codec, "json", e)
+	x.serveUnary(codec, subtype, e)
 }
 
 // readRoute reads the body of a request of a route into v.Body, after it has admitted the call. The

@@ -5,6 +5,7 @@ package http_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	std "net/http"
 	"net/url"
@@ -108,6 +109,51 @@ func TestRoutesWithABody(t *testing.T) {
 	s.do(c, "PATCH", "/v1/orders/7", string(packed), "Content-Type", "application/json", "Content-Encoding", "gzip").is(t, 200, `{"id":"7","count":5}`)
 	for _, body := range []string{`[1]`, `"x"`, `{"id":"1"`, `}`, `{`, `{"id":"}`, `{"count":1}{"count":2}`, `{"item":{"sku":"x"}`} {
 		s.do(c, "PATCH", "/v1/orders/7", body, "Content-Type", "application/json").fails(t, 400, yodel.InvalidArgument, "shop.Orders.Put")
+	}
+}
+
+// A shouted is a codec with the name of Protocol Buffers: JSON behind an exclamation mark.
+type shouted struct{}
+
+func (shouted) Name() string { return "protobuf" }
+func (shouted) Append(dst []byte, v any) ([]byte, error) {
+	return yodel.JSON.Append(append(dst, '!'), v)
+}
+
+func (shouted) Decode(src []byte, v any) error {
+	if len(src) == 0 || src[0] != '!' {
+		return errors.New("no exclamation mark")
+	}
+	return yodel.JSON.Decode(src[1:], v)
+}
+
+// A body that is the whole request may be in another codec, as OTLP over HTTP sends it.
+func TestRoutesInOtherCodecs(t *testing.T) {
+	s, c := newSite(t, &http.Options{Routes: []http.Route{
+		{Pattern: "POST /v1/traces", Method: "Test.Echo"}, {Pattern: "POST /v1/{text}", Method: "Test.Echo"}, {Pattern: "POST /watch", Method: "Test.Watch"},
+	}}, yodel.ServerOptions{Codecs: []yodel.Codec{shouted{}}}), client(t, false)
+	const body = `!{"text":"a"}`
+	for _, media := range []string{"application/x-protobuf", "application/protobuf", "application/proto"} {
+		r := s.do(c, "POST", "/v1/traces", body, "Content-Type", media)
+		if r.is(t, 200, body); r.Header.Get("Content-Type") != media {
+			t.Errorf("%s: the reply has the content type %s", media, r.Header.Get("Content-Type"))
+		}
+		s.do(c, "POST", "/v1/traces", "{}", "Content-Type", media).fails(t, 400, yodel.InvalidArgument, "no exclamation mark")
+		s.do(c, "POST", "/watch", body, "Content-Type", media, "Accept", "text/event-stream").fails(t, 501, yodel.Unimplemented, "feed")
+		for _, path := range []string{"/v1/traces?text=b", "/v1/other"} {
+			if r := s.do(c, "POST", path, body, "Content-Type", media); r.StatusCode != 415 {
+				t.Errorf("%s to %s: got %d %s", media, path, r.StatusCode, r.body)
+			}
+		}
+	}
+	packed, err := gzip.Compressor.Append(nil, []byte(body))
+	must(t, err)
+	s.do(c, "POST", "/v1/traces", string(packed), "Content-Type", "application/x-protobuf", "Content-Encoding", "gzip").is(t, 200, body)
+	s.post(c, "/v1/traces?text=b", "").is(t, 200, `{"text":"b"}`)
+	for _, media := range []string{"application/", "application/other", "x-protobuf"} {
+		if r := s.do(c, "POST", "/v1/traces", body, "Content-Type", media); r.StatusCode != 415 {
+			t.Errorf("%s: got %d %s", media, r.StatusCode, r.body)
+		}
 	}
 }
 

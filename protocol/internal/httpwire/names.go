@@ -7,7 +7,7 @@ import (
 )
 
 // codecs are yodel's names of codecs that content types name differently.
-var codecs = map[string]string{"": "protobuf", "proto": "protobuf", "x-msgpack": "msgpack", "octet-stream": "raw"}
+var codecs = map[string]string{"": "protobuf", "proto": "protobuf", "x-protobuf": "protobuf", "x-msgpack": "msgpack", "octet-stream": "raw"}
 
 // Codec returns yodel's name for the codec that a content type names, for example "protobuf" for
 // "proto".
