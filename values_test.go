@@ -116,7 +116,7 @@ func TestValuesThatDoNotFitAreExplained(t *testing.T) {
 	}{
 		{"too few", "Take", yodel.Values{1}, yodel.Values{&n}, "YDL2101", "1 values came, 2 are expected"},
 		{"too many", "Take", yodel.Values{1, "a", 2}, yodel.Values{&n}, "YDL2101", "3 values came, 2 are expected"},
-		{"wrong type", "Take", yodel.Values{1, 2}, yodel.Values{&n}, "YDL2101", "(int string): value 2: json: cannot unmarshal number"},
+		{"wrong type", "Take", yodel.Values{1, 2}, yodel.Values{&n}, "YDL2101", "(int, string): value 2: json: cannot unmarshal number"},
 		{"one message for a method of values", "Take", &Args{}, nil, "YDL2005", "(int, string) to (int): give yodel.Values"},
 		{"values for a method of one message", "Arith.Mul", yodel.Values{1, 2}, nil, "YDL2005", "yodel_test.Args to yodel_test.Reply: give one message"},
 		{"too few results", "Arith.DivMod", yodel.Values{17, 5}, yodel.Values{&n}, "YDL2102", "2 values came, 1 are expected"},

@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
@@ -23,7 +24,10 @@ import (
 
 // Conn returns a connection for the New functions of generated code, whose calls go through c, for
 // example a *yodel.Client. It may be used concurrently. It supports the call options Header,
-// Trailer, Peer, WaitForReady, OnFinish and StaticMethod. A call with another option fails.
+// Trailer, Peer, OnFinish, StaticMethod, MaxCallRecvMsgSize, MaxCallSendMsgSize, and
+// PerRPCCredentials that need no transport security. WaitForReady, UseCompressor and
+// MaxRetryRPCBufferSize have no effect: ClientOptions.Compressor compresses. A call with another
+// option fails.
 //
 // On yodel's own protocol, the header of a stream arrives with its end, and the text of an error is
 // in one line.
@@ -36,6 +40,10 @@ type options struct {
 	header, trailer []*metadata.MD
 	peer            []*peer.Peer
 	finish          []func(error)
+	credentials     []credentials.PerRPCCredentials
+	// maxSend and maxReceive are the sizes of the largest messages, in bytes. 0 means that the
+	// client's limit holds alone.
+	maxSend, maxReceive int
 }
 
 // parse returns the options of a call.
@@ -51,7 +59,16 @@ func parse(opts []grpc.CallOption) (*options, error) {
 			o.peer = append(o.peer, opt.PeerAddr)
 		case grpc.OnFinishCallOption:
 			o.finish = append(o.finish, opt.OnFinish)
-		case grpc.FailFastCallOption, grpc.StaticMethodCallOption, grpc.EmptyCallOption:
+		case grpc.MaxSendMsgSizeCallOption:
+			o.maxSend = opt.MaxSendMsgSize
+		case grpc.MaxRecvMsgSizeCallOption:
+			o.maxReceive = opt.MaxRecvMsgSize
+		case grpc.PerRPCCredsCallOption:
+			if opt.Creds.RequireTransportSecurity() { // the endpoint is not known yet
+				return nil, status.Errorf(codes.Unimplemented, "package grpcgo has no %T, which needs transport security: use middleware/auth", opt.Creds)
+			}
+			o.credentials = append(o.credentials, opt.Creds)
+		case grpc.FailFastCallOption, grpc.StaticMethodCallOption, grpc.EmptyCallOption, grpc.CompressorCallOption, grpc.MaxRetryRPCBufferSizeCallOption:
 		default:
 			return nil, status.Errorf(codes.Unimplemented, "package grpcgo has no call option %T", opt)
 		}
@@ -89,15 +106,50 @@ func (c *conn) Invoke(ctx context.Context, method string, args, reply any, opts 
 	if err != nil {
 		return err
 	}
-	call := newCall(ctx, method)
+	call, err := o.newCall(ctx, method)
+	if err != nil {
+		return err
+	}
 	call.Args, call.Reply = args, reply
-	err = statusOf(c.caller.Do(ctx, call))
+	if err = checkSize(args, o.maxSend); err == nil {
+		err = statusOf(c.caller.Do(ctx, call))
+	}
+	if err == nil {
+		err = checkSize(reply, o.maxReceive)
+	}
 	o.ended(call, err)
 	return err
 }
 
-func newCall(ctx context.Context, method string) *yodel.Call {
-	return &yodel.Call{Method: strings.TrimPrefix(method, "/"), Metadata: outgoing(ctx), Codec: codec{}}
+// newCall returns a call with the metadata of the context and of the credentials.
+func (o *options) newCall(ctx context.Context, method string) (*yodel.Call, error) {
+	call := &yodel.Call{Method: strings.TrimPrefix(method, "/"), Metadata: outgoing(ctx), Codec: codec{}}
+	service, _, _ := strings.Cut(call.Method, "/")
+	for _, c := range o.credentials {
+		md, err := c.GetRequestMetadata(ctx, "/"+service)
+		if err != nil {
+			return nil, status.Errorf(codes.Unauthenticated, "%s: the credentials of the call: %v", call.Method, err)
+		}
+		if call.Metadata == nil {
+			call.Metadata = make(yodel.Metadata, len(md))
+		}
+		for key, value := range yodelMetadata(metadata.New(md)) {
+			call.Metadata[key] = value
+		}
+	}
+	return call, nil
+}
+
+// checkSize returns an error if a message has more than limit bytes and limit is not 0.
+func checkSize(message any, limit int) error {
+	m, ok := message.(proto.Message)
+	if !ok || limit == 0 {
+		return nil
+	}
+	if n := proto.Size(m); n > limit {
+		return status.Errorf(codes.ResourceExhausted, "the message has %d bytes, the limit of the call is %d", n, limit)
+	}
+	return nil
 }
 
 // NewStream implements grpc.ClientConnInterface.
@@ -106,8 +158,12 @@ func (c *conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method stri
 	if err != nil {
 		return nil, err
 	}
+	call, err := o.newCall(ctx, method)
+	if err != nil {
+		return nil, err
+	}
 	st := &clientStream{
-		caller: c.caller, desc: desc, options: o, call: newCall(ctx, method), ready: make(chan struct{}), closed: make(chan struct{}),
+		caller: c.caller, desc: desc, options: o, call: call, ready: make(chan struct{}), closed: make(chan struct{}),
 		messages: make(chan []byte), done: make(chan struct{}),
 	}
 	st.ctx, st.cancel = context.WithCancelCause(ctx)
@@ -303,6 +359,10 @@ func (st *clientStream) CloseSend() error {
 
 // SendMsg implements grpc.ClientStream.
 func (st *clientStream) SendMsg(m any) error {
+	if err := checkSize(m, st.options.maxSend); err != nil {
+		st.fail(err)
+		return err
+	}
 	if !st.desc.ClientStreams {
 		if st.begun.Swap(true) {
 			return status.Error(codes.Internal, "the method has one request, which was sent already")
@@ -336,6 +396,11 @@ func (st *clientStream) RecvMsg(m any) error {
 		if b, err = st.next(); err != nil {
 			return err
 		}
+	}
+	if limit := st.options.maxReceive; limit > 0 && len(b) > limit {
+		err := status.Errorf(codes.ResourceExhausted, "the message has %d bytes, the limit of the call is %d", len(b), limit)
+		st.fail(err)
+		return err
 	}
 	message, ok := m.(proto.Message)
 	if !ok {

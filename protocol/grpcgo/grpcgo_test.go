@@ -4,6 +4,7 @@ package grpcgo_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/protocol/grpcgo"
@@ -93,11 +95,75 @@ func TestStubs(t *testing.T) {
 // A call option that cannot be carried out fails its call.
 func TestUnknownCallOptions(t *testing.T) {
 	client := healthpb.NewHealthClient(grpcgo.Conn(yodel.NewServer(nil)))
-	if _, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{}, grpc.MaxCallRecvMsgSize(1)); status.Code(err) != codes.Unimplemented {
-		t.Errorf("got %v", err)
+	for _, option := range []grpc.CallOption{grpc.CallContentSubtype("json"), grpc.PerRPCCredentials(password{secure: true})} {
+		if _, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{}, option); status.Code(err) != codes.Unimplemented {
+			t.Errorf("got %v", err)
+		}
+		if _, err := client.Watch(t.Context(), &healthpb.HealthCheckRequest{}, option); status.Code(err) != codes.Unimplemented {
+			t.Errorf("got %v", err)
+		}
 	}
-	if _, err := client.Watch(t.Context(), &healthpb.HealthCheckRequest{}, grpc.UseCompressor("gzip")); status.Code(err) != codes.Unimplemented {
-		t.Errorf("got %v", err)
+}
+
+// A password is credentials of a call.
+type password struct {
+	secure bool
+	err    error
+}
+
+func (p password) RequireTransportSecurity() bool { return p.secure }
+func (p password) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"Password": "secret"}, p.err
+}
+
+// Options of calls that libraries add to each of them limit messages and add metadata.
+func TestCallOptions(t *testing.T) {
+	limit := func(n int) (receive, send grpc.CallOption) {
+		return grpc.MaxCallRecvMsgSize(n), grpc.MaxCallSendMsgSize(n)
+	}
+	receive, send := limit(1 << 20)
+	least, none := limit(1)
+	for name, test := range map[string]struct {
+		options []grpc.CallOption
+		want    codes.Code
+	}{
+		"no limit is reached":          {[]grpc.CallOption{receive, send, grpc.UseCompressor("gzip"), grpc.MaxRetryRPCBufferSize(1)}, codes.OK},
+		"the reply is too large":       {[]grpc.CallOption{least}, codes.ResourceExhausted},
+		"the request is too large":     {[]grpc.CallOption{none}, codes.ResourceExhausted},
+		"credentials":                  {[]grpc.CallOption{grpc.PerRPCCredentials(password{})}, codes.OK},
+		"credentials that are not had": {[]grpc.CallOption{grpc.PerRPCCredentials(password{err: errors.New("no issuer")})}, codes.Unauthenticated},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var seen []string
+			check := func(ctx context.Context) error {
+				md, _ := metadata.FromIncomingContext(ctx)
+				seen = md["password"]
+				return nil
+			}
+			c := checkerWith(t, func(ctx context.Context, _ *healthpb.HealthCheckRequest) error { return check(ctx) })
+			_, err := healthpb.NewHealthClient(grpcgo.Conn(c)).Check(t.Context(), &healthpb.HealthCheckRequest{Service: "shop"}, test.options...)
+			if status.Code(err) != test.want || (len(seen) == 1) != (name == "credentials") {
+				t.Errorf("got %v; the method has seen %q", err, seen)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			st, err := connect(t).NewStream(ctx, &feed, "/test.Streams/Feed", test.options...)
+			if err == nil {
+				err = st.SendMsg(wrapperspb.String("go"))
+			}
+			if err == nil {
+				err = st.RecvMsg(new(wrapperspb.StringValue))
+			}
+			if status.Code(err) != test.want {
+				t.Errorf("a feed: got %v", err)
+			}
+			cancel()
+			if st != nil && test.want == codes.OK {
+				for err == nil {
+					err = st.RecvMsg(new(wrapperspb.StringValue))
+				}
+			}
+		})
 	}
 }
 
