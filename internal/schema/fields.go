@@ -16,6 +16,7 @@ type field struct {
 	tagged bool // a tag gives the name
 	of     reflect.Type
 	index  []int // as in reflect.StructField
+	tag    reflect.StructTag
 }
 
 // known has the result of fieldsOf for the types that Fields was called with.
@@ -77,7 +78,7 @@ func fieldsOf(t reflect.Type) []field {
 func (f *field) inner(g reflect.StructField) (inner field, embedded, ok bool) {
 	tag := g.Tag.Get("json")
 	name, _, _ := strings.Cut(tag, ",")
-	inner = field{name: name, tagged: name != "", of: g.Type, index: append(slices.Clip(f.index), g.Index...)}
+	inner = field{name: name, tagged: name != "", of: g.Type, index: append(slices.Clip(f.index), g.Index...), tag: g.Tag}
 	if g.Anonymous && name == "" && g.Type.Kind() == reflect.Pointer && g.Type.Elem().Kind() == reflect.Struct {
 		inner.of = g.Type.Elem()
 	}
@@ -108,4 +109,21 @@ func dominant(found []field, named map[string]bool) (fields []field) {
 		}
 	}
 	return fields
+}
+
+// ofProto returns the fields of a generated message of Protocol Buffers with their names in JSON.
+// It leaves out each oneof, whose fields the message does not have as its own.
+func ofProto(fields []field) (all []field) {
+	for _, f := range fields {
+		if f.tag.Get("protobuf_oneof") != "" {
+			continue
+		}
+		for option := range strings.SplitSeq(f.tag.Get("protobuf"), ",") {
+			if name, ok := strings.CutPrefix(option, "json="); ok {
+				f.name = name
+			}
+		}
+		all = append(all, f)
+	}
+	return all
 }

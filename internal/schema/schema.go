@@ -60,6 +60,7 @@ type part struct {
 	of     reflect.Type
 	at     *introspect.Schema
 	inside *part // the part that contains it, or nil
+	proto  bool  // it is in a generated message of Protocol Buffers, which has a JSON of its own
 }
 
 // describe describes a message at s, and returns how many types that took. It is at most left, or
@@ -83,15 +84,22 @@ func (p *part) describe(left int) (inner []*part) {
 	}
 	s, t := p.at, p.of
 	s.Type, s.Kind = nameOf(t), kindOf(t)
+	if enum := t.Kind() == reflect.Int32 && t.PkgPath() != ""; p.proto && (enum || t.Kind() == reflect.Int64 || t.Kind() == reflect.Uint64) {
+		s.Kind = "string"
+	}
 	if p.repeats() || left == 0 {
 		return nil
 	}
 	switch s.Kind {
 	case "array", "map":
 		s.Elem = new(introspect.Schema)
-		return []*part{{of: t.Elem(), at: s.Elem, inside: p}}
+		return []*part{{of: t.Elem(), at: s.Elem, inside: p, proto: p.proto}}
 	case "object":
 		fields := fieldsOf(t)
+		_, proto := reflect.PointerTo(t).MethodByName("ProtoReflect")
+		if proto {
+			fields = ofProto(fields)
+		}
 		if len(fields) > left {
 			return nil
 		}
@@ -99,7 +107,7 @@ func (p *part) describe(left int) (inner []*part) {
 		inner = make([]*part, len(fields))
 		for i, f := range fields {
 			s.Fields[i].Name = f.name
-			inner[i] = &part{of: f.of, at: &s.Fields[i], inside: p}
+			inner[i] = &part{of: f.of, at: &s.Fields[i], inside: p, proto: proto}
 		}
 	}
 	return inner

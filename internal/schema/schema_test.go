@@ -189,3 +189,39 @@ func TestFieldsOfManyWays(t *testing.T) {
 		t.Errorf("the fields are %v, want only own", found)
 	}
 }
+
+type color int32
+
+// A generated is a message of Protocol Buffers.
+type generated struct {
+	UserName string           `protobuf:"bytes,1,opt,name=user_name,json=userName,proto3" json:"user_name,omitempty"`
+	Count    int64            `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	Small    int32            `protobuf:"varint,3,opt,name=small,proto3" json:"small,omitempty"`
+	Colors   []color          `protobuf:"varint,4,rep,packed,name=colors,proto3,enum=shop.Color" json:"colors,omitempty"`
+	Totals   map[string]int64 `protobuf:"bytes,5,rep,name=totals,proto3" json:"totals,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Plain    *plainCounts     `protobuf:"bytes,6,opt,name=plain,proto3" json:"plain,omitempty"`
+	Choice   any              `protobuf_oneof:"choice"`
+}
+
+type plainCounts struct{ N int64 }
+
+func (*generated) ProtoReflect() {}
+
+// Messages of Protocol Buffers have names and kinds of their own in JSON.
+func TestMessagesOfProtocolBuffers(t *testing.T) {
+	s := schemaOf(reflect.TypeFor[generated]())
+	var got []string
+	for _, f := range s.Fields {
+		kind := f.Kind
+		if f.Elem != nil {
+			kind += " of " + f.Elem.Kind
+		}
+		got = append(got, f.Name+" "+kind)
+	}
+	if want := "userName string, count string, small integer, colors array of string, totals map of string, plain object"; strings.Join(got, ", ") != want {
+		t.Errorf("got %s, want %s", strings.Join(got, ", "), want)
+	}
+	if n := s.Fields[len(s.Fields)-1].Fields[0]; n.Kind != "integer" {
+		t.Errorf("a struct in a message: got %+v", n)
+	}
+}

@@ -193,9 +193,14 @@ func schemaOf(s *introspect.Schema) object {
 		return object{}
 	}
 	switch s.Type { // types with a JSON of their own
-	case "time.Time":
+	case "time.Time", "timestamppb.Timestamp":
 		return object{"type": "string", "format": "date-time"}
-	case "json.RawMessage":
+	case "durationpb.Duration", "fieldmaskpb.FieldMask":
+		return object{"type": "string"}
+	case "json.RawMessage", "anypb.Any", "structpb.Struct", "structpb.Value", "structpb.ListValue":
+		return object{}
+	}
+	if strings.HasPrefix(s.Type, "wrapperspb.") {
 		return object{}
 	}
 	switch s.Kind {
