@@ -84,8 +84,8 @@ func (q *requester) send(ctx context.Context, call *Call, conn *mux.Conn, ep *En
 	case later != nil:
 		return q.sendLater(ctx, call, conn, ep, later)
 	}
-	at := ep.begun()
-	a, err := conn.Call(ctx, &call.out.req)
+	at := ep.started()
+	a, err := conn.Call(ctx, &call.out.req, ep.starts())
 	err = q.land(ctx, call, ep, at, a, err)
 	if a != nil {
 		a.Release()
@@ -96,10 +96,7 @@ func (q *requester) send(ctx context.Context, call *Call, conn *mux.Conn, ep *En
 // sendLater is send for a call whose answer goes to later. When sendLater has succeeded, the call
 // may already have ended and be in use again.
 func (q *requester) sendLater(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint, later mux.Completer) error {
-	if ep != nil {
-		ep.inflight.begun.Add(1)
-	}
-	err := conn.Start(ctx, &call.out.req, later)
+	err := conn.Start(ctx, &call.out.req, later, ep.starts())
 	if err != nil {
 		q.unstarted(ctx, call, ep, err)
 	}

@@ -123,8 +123,8 @@ func (ep *Endpoint) connectFor(ctx context.Context, call *Call) (*dialledConn, e
 		cl.join(ep) // the search may find another endpoint for later calls
 	}
 	ep.inflight.waiting.Add(1)
+	defer ep.inflight.waiting.Add(-1) // also if ctx panics
 	conn, err := ep.connected(ctx, call.Deadline, call.pinned() || call.hold != nil && call.heldToOne())
-	ep.inflight.waiting.Add(-1)
 	call.out.useExtra().connecting += clock() - began
 	if err != nil {
 		ep.unconnected.Add(1)

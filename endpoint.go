@@ -142,17 +142,28 @@ func (ep *Endpoint) Addr() string { return ep.instance.Load().Addr }
 // balancers and attract all calls until the dial timeout.
 func (ep *Endpoint) Inflight() int { return ep.inflight.sent() + int(ep.inflight.waiting.Load()) }
 
-// begun counts a call in flight. It returns the reading of the clock if the picker is a Learner,
-// and 0 otherwise. Ep is nil for a call to a peer.
+// begun counts a call in flight, and returns started. Ep is nil for a call to a peer.
 func (ep *Endpoint) begun() (at time.Duration) {
-	if ep == nil {
-		return 0
+	if n := ep.starts(); n != nil {
+		n.Add(1)
 	}
-	ep.inflight.begun.Add(1)
-	if !ep.learned() {
+	return ep.started()
+}
+
+// started returns the reading of the clock if the picker is a Learner, and 0 otherwise.
+func (ep *Endpoint) started() (at time.Duration) {
+	if ep == nil || !ep.learned() {
 		return 0
 	}
 	return clock()
+}
+
+// starts returns the counter of calls that have begun.
+func (ep *Endpoint) starts() *atomic.Int64 {
+	if ep == nil {
+		return nil
+	}
+	return &ep.inflight.begun
 }
 
 func (ep *Endpoint) ended() {

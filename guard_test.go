@@ -979,3 +979,74 @@ func TestNilPointersInErrorsOfHooks(t *testing.T) {
 		}
 	}
 }
+
+// A harmfulContext does harm in the calls of one method after the first ones.
+type harmfulContext struct {
+	context.Context
+	at   string
+	harm func()
+	left atomic.Int32 // calls of the method that do no harm
+}
+
+func (x *harmfulContext) do(at string) {
+	if x.at == at && x.left.Add(-1) < 0 {
+		x.harm()
+	}
+}
+
+func (x *harmfulContext) Done() <-chan struct{}       { x.do("Done"); return x.Context.Done() }
+func (x *harmfulContext) Err() error                  { x.do("Err"); return x.Context.Err() }
+func (x *harmfulContext) Value(key any) any           { x.do("Value"); return x.Context.Value(key) }
+func (x *harmfulContext) Deadline() (time.Time, bool) { x.do("Deadline"); return x.Context.Deadline() }
+
+// A context whose methods panic or end the goroutine harms only its own call, which may wait for a
+// connection and may be canceled.
+func TestContextsOfCallersAreUserCode(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, &yodel.ServerOptions{Limits: yodel.Limits{MaxOpen: 1}})
+	begun := make(chan struct{}, 1000)
+	handle(t, s, "Block", func(ctx context.Context, _ *Empty) (*Reply, error) {
+		begun <- struct{}{}
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	c := newClient(t, nil, serve(t, s))
+	ways := map[string]func(context.Context, string){
+		"Call": func(ctx context.Context, method string) { _ = c.Call(ctx, method, &Empty{}, nil) },
+		"Go": func(ctx context.Context, method string) {
+			ended := make(chan struct{})
+			c.Go(ctx, &yodel.Call{Method: method, Args: &Empty{}}, func(error) { close(ended) })
+			<-ended
+		},
+	}
+	for way, call := range ways {
+		for _, at := range []string{"Done", "Err", "Value", "Deadline"} {
+			for _, harm := range []func(){func() { panic("harm") }, runtime.Goexit} {
+				for left := range int32(8) {
+					parent, cancel := context.WithCancel(timely(t))
+					ctx := &harmfulContext{Context: parent, at: at, harm: harm}
+					ctx.left.Store(left)
+					ended := make(chan struct{})
+					go func() {
+						defer close(ended)
+						defer func() { _ = recover() }() // it may panic here
+						call(ctx, "Block")
+					}()
+					select {
+					case <-begun:
+					case <-ended:
+					}
+					cancel()
+					receive(t, ended, way+" ends")
+					until(t, fmt.Sprint(way, left, at, " no call is in flight"), func() bool { return c.Endpoints()[0].Inflight() == 0 })
+					if err := c.Call(timely(t), "yodel.Ping", nil, nil); err != nil {
+						t.Fatalf("%s: after harm in call %d of %s: %v", way, left, at, err)
+					}
+				}
+			}
+		}
+	}
+	for _, ep := range c.Endpoints() {
+		until(t, "no call is in flight", func() bool { return ep.Inflight() == 0 })
+	}
+}

@@ -5,18 +5,14 @@ package yodel
 import (
 	"context"
 	"errors"
+	"net"
 	"slices"
 
+	"github.com/yodel-rpc/yodel/internal/isolate"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
 // This file executes calls that do not come from a connection of the server.
-
-// localAddr is the address of callers in the same process.
-type localAddr struct{}
-
-func (localAddr) Network() string { return "local" }
-func (localAddr) String() string  { return "local" }
 
 // Do executes call on this server, without a connection. A Server is a Caller so that tests,
 // consoles and programs that are both client and server can call its methods like a client: the
@@ -29,6 +25,7 @@ func (s *Server) Do(ctx context.Context, call *Call) error {
 	if ctx == nil {
 		return refusal("YDL2008", "%s: the context is nil", call.Method)
 	}
+	ctx = isolate.Context(ctx)
 	if call.kind() != wire.Unary {
 		return refusal("YDL2006", "%s: a server calls its own unary methods only, not streams", call.Method)
 	}
@@ -111,7 +108,7 @@ func (s *Server) enterLocal(method string) (*Session, error) {
 		return nil, refusal("YDL3004", "%s: the server has been shut down", method)
 	}
 	if s.local == nil {
-		s.local = newSession(s, nil, &Peer{Addr: localAddr{}, requests: &s.calls})
+		s.local = newSession(s, nil, &Peer{Addr: &net.UnixAddr{Name: "local", Net: "local"}, requests: &s.calls})
 		s.local.greet, s.local.HideErrors = func() error { return nil }, false
 	}
 	s.locals++

@@ -277,9 +277,9 @@ func count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-func (s *Server) logListening(l net.Listener) {
+func (s *Server) logListening(l, raw net.Listener) {
 	transport := l.Addr().Network()
-	if strings.HasPrefix(fmt.Sprintf("%T", l), "*tls.") { // of package transport/tls or crypto/tls
+	if strings.HasPrefix(fmt.Sprintf("%T", raw), "*tls.") { // of package transport/tls or crypto/tls
 		transport += "+tls"
 	}
 	s.opts.Logger.Info("yodel: listening", "addr", l.Addr().String(), "transport", transport)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/firstbytes"
 	"github.com/yodel-rpc/yodel/internal/guard"
+	"github.com/yodel-rpc/yodel/internal/isolate"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/introspect"
@@ -46,6 +47,7 @@ type link struct {
 // connectLink makes a connection through the endpoint's Wire. It takes ownership of nc, even if it
 // fails.
 func (ep *Endpoint) connectLink(ctx context.Context, nc net.Conn) (*dialledConn, error) {
+	nc = ep.client.guard.Conn(nc)
 	conn, forWire := firstbytes.Record(nc)
 	l := &link{guard: ep.client.guard, conn: conn}
 	err := l.guard.Apart("the Wire's Connect", nil, func() (err error) {
@@ -130,7 +132,7 @@ func (d *dialledConn) watch() {
 
 // attemptLink makes one attempt of a call on a link.
 func (c *Client) attemptLink(ctx context.Context, call *Call, d *dialledConn, ep *Endpoint) error {
-	o := call.out
+	o, ctx := call.out, isolate.Context(ctx)
 	if ctx.Err() != nil {
 		return &mux.CallError{Cause: context.Cause(ctx), NotProcessed: true}
 	}

@@ -324,5 +324,5 @@ func (c *Client) link(nc net.Conn) *serverConn {
 	if s == nil {
 		return nil
 	}
-	return &serverConn{server: s, dialled: true, peer: &Peer{Addr: nc.RemoteAddr(), Conn: nc, requests: &c.requester}, keys: s.keyScope()}
+	return &serverConn{server: s, dialled: true, peer: &Peer{Addr: c.guard.Conn(nc).RemoteAddr(), Conn: nc, requests: &c.requester}, keys: s.keyScope()}
 }

@@ -409,9 +409,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		l, err = t.NewListener(given)
 	}
 	if err != nil {
-		_ = given.Close() // it was never used
+		_ = s.guard.Listener(given).Close() // it was never used
 		return err
 	}
+	raw := l
+	l = s.guard.Listener(raw)
 	if s.opts.Keys != nil {
 		s.opts.Keys.Scope() // Scope may have to ask its store
 	}
@@ -425,7 +427,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	s.arriving++
 	s.accepting++
 	s.mu.Unlock()
-	s.logListening(l)
+	s.logListening(l, raw)
 	s.Note(introspect.Event{Kind: eventStart, Object: l.Addr().String(), What: "listening"})
 	defer s.measure()()
 	here := s.announce(l.Addr())
@@ -513,10 +515,11 @@ func (s *Server) emptyLocked() {
 // in doubt whether its calls were executed.
 func (s *Server) serve(nc net.Conn) {
 	defer s.arrived()
-	defer s.guard.Rescue("a connection's own code")
-	addr := nc.RemoteAddr().String()
+	conn := s.guard.Conn(nc)
+	peer := &Peer{Addr: conn.RemoteAddr(), Conn: nc, requests: &s.calls}
+	addr := peer.Addr.String()
 	refuse := func(err error) {
-		_ = nc.Close() // there is nothing more to say
+		_ = conn.Close() // there is nothing more to say
 		s.event(ConnEvent{Kind: introspect.Refused, Addr: addr, Err: err})
 		if !errors.Is(err, ErrServerClosed) { // a connection that comes after Shutdown is not logged
 			s.peerLines.Warn(loglimit.Refused, func() []any { return []any{"peer", addr, "err", err} })
@@ -534,14 +537,13 @@ func (s *Server) serve(nc net.Conn) {
 		return
 	}
 	s.event(ConnEvent{Kind: introspect.Accepted, Addr: addr})
-	peer := &Peer{Addr: nc.RemoteAddr(), Conn: nc, requests: &s.calls}
 	if len(s.opts.Protocols) == 0 {
 		if err := s.serveNative(nc, nil, peer, nil); err != nil {
 			refuse(err)
 		}
 		return
 	}
-	ses := newSession(s, nc, peer)
+	ses := newSession(s, conn, peer)
 	closing, err := s.enter(ses, nil, nil)
 	if err != nil {
 		refuse(err)
@@ -586,7 +588,7 @@ func (s *Server) serveSession(ses *Session, refuse func(error)) {
 		return
 	}
 	ses.Peer.ended = nil
-	if err := s.serveNative(ses.Conn, ses.first, ses.Peer, ses); err != nil {
+	if err := s.serveNative(ses.Peer.Conn, ses.first, ses.Peer, ses); err != nil {
 		refuse(err)
 		return
 	}

@@ -351,10 +351,12 @@ func (ses *Session) readAhead() (stop func()) {
 		}
 	}()
 	return func() {
-		ses.mu.Lock()
-		ses.stopPeek = true
-		ses.wakeLocked()
-		ses.mu.Unlock()
+		func() {
+			ses.mu.Lock()
+			defer ses.mu.Unlock() // also if the connection ends the goroutine
+			ses.stopPeek = true
+			ses.wakeLocked()
+		}()
 		<-ended
 		ses.mu.Lock()
 		ses.peeking, ses.stopPeek = false, false
@@ -379,23 +381,19 @@ func (ses *Session) beginReadAhead() bool {
 // open.
 func (ses *Session) Write(b []byte) (n int, err error) {
 	ses.writing <- struct{}{}
-	defer func() { <-ses.writing }()
-	returned := false
+	err = errGone // remains if the connection ends the goroutine
 	defer func() {
-		if !returned { // the code of the connection panicked or ended the goroutine
-			ses.writeFailed(errInterrupted)
+		if err != nil {
+			ses.writeFailed(err)
 		}
+		<-ses.writing
 	}()
-	for n < len(b) && err == nil {
+	var failed error
+	for wrote := 0; n < len(b) && failed == nil; n += wrote {
 		ses.limitWrite()
-		var wrote int
-		wrote, err = ses.Conn.Write(b[n:min(n+writePiece, len(b))])
-		n += wrote
+		wrote, failed = ses.Conn.Write(b[n:min(n+writePiece, len(b))])
 	}
-	returned = true
-	if err != nil {
-		ses.writeFailed(err)
-	}
+	err = failed
 	return n, err
 }
 
@@ -409,9 +407,6 @@ func (ses *Session) limitWrite() {
 	}
 	_ = ses.Conn.SetWriteDeadline(at) // without support for deadlines, the write waits for the peer
 }
-
-// errInterrupted is the error of a Write that did not return.
-var errInterrupted = errors.New("the connection's Write panicked, or ended its goroutine")
 
 // writeFailed ends a connection to which only a part of the bytes was written.
 func (ses *Session) writeFailed(err error) {

@@ -56,10 +56,7 @@ func (c unbufferedConn) Read(b []byte) (int, error) {
 		return n, nil
 	}
 	for {
-		at := ses.idleAt(time.Now())
-		ses.mu.Lock()
-		c.limitLocked(at)
-		ses.mu.Unlock()
+		c.limit()
 		n, err := ses.Conn.Read(b)
 		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 			ses.readFailed(err)
@@ -82,8 +79,11 @@ func (c unbufferedConn) Read(b []byte) (int, error) {
 	}
 }
 
-// limitLocked applies the earliest deadline of reads. At is that of the session, or zero.
-func (c *sessionConn) limitLocked(at time.Time) {
+// limit applies the earlier deadline of reads: that of the session, or that of the other code.
+func (c *sessionConn) limit() {
+	at := c.ses.idleAt(time.Now())
+	c.ses.mu.Lock()
+	defer c.ses.mu.Unlock() // also if the connection ends the goroutine
 	if c.ses.quiet.Load() {
 		return // wakeLocked has ended all reads
 	}
@@ -113,11 +113,10 @@ func (c *sessionConn) SetDeadline(at time.Time) error {
 
 // SetReadDeadline implements net.Conn.
 func (c *sessionConn) SetReadDeadline(at time.Time) error {
-	idle := c.ses.idleAt(time.Now())
 	c.ses.mu.Lock()
-	defer c.ses.mu.Unlock()
 	c.readBy = at
-	c.limitLocked(idle)
+	c.ses.mu.Unlock()
+	c.limit()
 	return nil
 }
 

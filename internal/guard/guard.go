@@ -22,7 +22,6 @@ import (
 	"runtime/debug"
 	"sync/atomic"
 
-	"github.com/yodel-rpc/yodel/internal/grpcstatus"
 	"github.com/yodel-rpc/yodel/internal/isolate"
 	"github.com/yodel-rpc/yodel/internal/panics"
 	"github.com/yodel-rpc/yodel/internal/text"
@@ -56,27 +55,12 @@ var ErrReleased = errors.New("it is not waited for any more")
 // what describes f in that error. If release, which may be nil, is closed first, Apart returns
 // ErrReleased.
 func (g *Guard) Apart(what string, release <-chan struct{}, f func() error) error {
-	ended, err := isolate.Until(release, func() error { return tried(f()) }, userCode{g, what}.failed)
+	ended, err := isolate.Until(release, func() error { return isolate.Tried(f()) }, userCode{g, what}.failed)
 	if !ended {
 		return ErrReleased
 	}
 	return err
 }
-
-// tried returns err after it has called the methods that the framework calls of errors, which are
-// user code too. That of a nil pointer in an error, a common mistake, panics.
-func tried(err error) error {
-	if err != nil {
-		_ = err.Error()
-		_ = errors.Is(err, ErrReleased)
-		_, _ = errors.AsType[*probe](err)
-		grpcstatus.Of(err)
-	}
-	return err
-}
-
-// A probe is an error that no error wraps.
-type probe struct{ error }
 
 // A userCode is a function that Apart calls.
 type userCode struct {

@@ -3,67 +3,59 @@
 package mux
 
 import (
-	"fmt"
+	"errors"
 	"io"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/isolate"
+	"github.com/yodel-rpc/yodel/internal/panics"
 )
 
 // This file calls methods of the underlying connection, which may be code of a user's transport. If
 // that code panics, the panic becomes an error of the connection. If that code ends its goroutine,
 // another goroutine ends the connection.
 
-// A BelowError says that the underlying connection panicked or ended its goroutine.
-type BelowError struct {
-	Value any // the value of the panic; nil if the code ended its goroutine
-}
-
-func (e *BelowError) Error() string {
-	if e.Value == nil {
-		return "the connection's own code ended its goroutine"
+// broken returns the error of code of the underlying connection that panicked with value, or that
+// ended its goroutine if value is nil.
+func broken(value any) error {
+	if value == nil {
+		return errors.New("the connection's own code ended its goroutine")
 	}
-	return fmt.Sprintf("the connection's own code panicked: %v", e.Value)
+	said, _ := panics.Describe(value)
+	return errors.New("the connection's own code panicked: " + said)
 }
 
 // readBelow reads from the underlying connection. The reader calls it.
 func (re *reading) readBelow(b []byte) (n int, err error) {
-	c := re.c
-	returned := false
-	defer func() {
-		if returned {
-			return
-		}
-		below := &BelowError{recover()}
-		if n, err = 0, below; below.Value == nil {
-			go func() { // it takes the place of the reader
-				c.lifetime.end(&IOError{Op: Read, Err: below})
-				re.lingerAndClose()
-			}()
-		}
-	}()
-	n, err = c.nc.Read(b)
-	returned = true
-	return n, err
+	return isolate.Transfer(func(b []byte) (int, error) { return re.c.nc.Read(b) }, b, re.brokenRead)
+}
+
+func (re *reading) brokenRead(value any) error {
+	err := broken(value)
+	if value == nil {
+		go func() { // it takes the place of the reader
+			re.c.lifetime.end(&IOError{Op: Read, Err: err})
+			re.lingerAndClose()
+		}()
+	}
+	return err
 }
 
 // writeBelow writes to the underlying connection. The flusher calls it.
 func (w *writing) writeBelow(b []byte) (n int, err error) {
-	c := w.c
-	returned := false
-	defer func() {
-		if returned {
-			return
-		}
-		below := &BelowError{recover()}
-		if n, err = 0, below; below.Value == nil {
-			end := c.lifetime.end
-			go end(&IOError{Op: Write, Err: below})
-		}
-	}()
-	n, err = c.nc.Write(b)
-	returned = true
+	n, err = isolate.Transfer(func(b []byte) (int, error) { return w.c.nc.Write(b) }, b, w.brokenWrite)
+	if n < len(b) && err == nil {
+		err = io.ErrShortWrite
+	}
 	return n, err
+}
+
+func (w *writing) brokenWrite(value any) error {
+	err := broken(value)
+	if value == nil {
+		go w.c.lifetime.end(&IOError{Op: Write, Err: err})
+	}
+	return err
 }
 
 // callBelow calls f, which calls methods of the underlying connection, and returns its error.
@@ -72,7 +64,7 @@ func (c *Conn) callBelow(f func() error) error {
 	if c.socket != nil {
 		return f()
 	}
-	return isolate.Call(f, func(value any) error { return &BelowError{value} })
+	return isolate.Call(f, broken)
 }
 
 // closeBelow closes the underlying connection.

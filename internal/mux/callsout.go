@@ -6,19 +6,22 @@ import (
 	"context"
 	"encoding/binary"
 	"math"
+	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/isolate"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
 // call is Conn.Call.
-func (co *callsOut) call(ctx context.Context, out *Out) (*Answer, error) {
+func (co *callsOut) call(ctx context.Context, out *Out, begun []*atomic.Int64) (*Answer, error) {
 	c := co.c
 	waiters := &c.cfg.Pool.waiters
 	w := waiters.Get().(*waiter) //nolint:forcetypeassert // the pool holds nothing else
 	w.conn = c
 	out.OneWay = false
 	done, h := ends(ctx)
+	count(begun)          // not earlier: ctx may panic
 	w.bound = done != nil // Halt wakes the caller wherever it waits
 	c.reading.probe()
 	id, nth, err := co.send(ctx, out, w, nil)
@@ -36,6 +39,7 @@ func (co *callsOut) call(ctx context.Context, out *Out) (*Answer, error) {
 	}
 	if !ended {
 		if w.id.CompareAndSwap(id, 0) {
+			ctx = isolate.Context(ctx)
 			co.abandon(id, nth, ctx.Err())
 			waiters.Put(w) // not earlier: until abandon has returned, the reader may use w, which is in the slot
 			return nil, context.Cause(ctx)
@@ -55,15 +59,27 @@ func (co *callsOut) call(ctx context.Context, out *Out) (*Answer, error) {
 	return &w.answer, nil
 }
 
+// count increments counters.
+func count(counters []*atomic.Int64) {
+	for _, n := range counters {
+		if n != nil {
+			n.Add(1)
+		}
+	}
+}
+
 // start is Conn.Start.
-func (co *callsOut) start(ctx context.Context, out *Out, to Completer) error {
+func (co *callsOut) start(ctx context.Context, out *Out, to Completer, begun []*atomic.Int64) error {
 	c := co.c
 	out.OneWay = false
+	done := ctx.Done()
+	count(begun) // not earlier: ctx may panic
 	// out may have been reused when send returns, because the call may have ended
 	id, nth, err := co.send(ctx, out, nil, to)
-	if err != nil || ctx.Done() == nil {
+	if err != nil || done == nil {
 		return err
 	}
+	ctx = isolate.Context(ctx)
 	// AfterFunc may run code that needs c.mu.
 	stop := context.AfterFunc(ctx, func() { co.giveUp(id, nth, ctx.Err(), context.Cause(ctx)) })
 	c.mu.Lock()
@@ -215,7 +231,7 @@ func (co *callsOut) sendLargeAndUnlock(ctx context.Context, deadline time.Time, 
 		return true
 	})
 	if err != nil { // ctx or the deadline has ended: the call is canceled, as during a wait
-		why := ctx.Err()
+		why := isolate.Context(ctx).Err()
 		if why == nil {
 			why = err
 		}

@@ -92,16 +92,17 @@ type counters struct {
 }
 
 // Call sends a request and waits for the answer, which the caller must Release. If ctx ends or the
-// deadline passes, Call returns immediately and cancels the request at the peer.
-func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
-	return c.callsOut.call(ctx, out)
+// deadline passes, Call returns immediately and cancels the request at the peer. Call increments
+// the counters in begun that are not nil, unless ctx panics before the call has begun.
+func (c *Conn) Call(ctx context.Context, out *Out, begun ...*atomic.Int64) (*Answer, error) {
+	return c.callsOut.call(ctx, out, begun)
 }
 
 // Start sends a request and returns. Unless Start returns an error, to receives the outcome of the
 // call. Start waits only while the peer's window or the connection's output is full, at most until
-// ctx ends.
-func (c *Conn) Start(ctx context.Context, out *Out, to Completer) error {
-	return c.callsOut.start(ctx, out, to)
+// ctx ends. Begun is as in Call.
+func (c *Conn) Start(ctx context.Context, out *Out, to Completer, begun ...*atomic.Int64) error {
+	return c.callsOut.start(ctx, out, to, begun)
 }
 
 // Notify sends a one-way request. It waits while the connection's output is full.
@@ -162,7 +163,7 @@ func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 	c := &Conn{
 		cfg: cfg, rt: cfg.runtime(), owner: owner, nc: nc, socket: socketOf(nc),
-		writing: writing{lazyWriting: noWriting},
+		writing: writing{lazyWriting: noWriting, flushing: !client},
 		callsOut: callsOut{
 			lazyCallsOut: noCallsOut, maxNum: defaultMaxMethods,
 			maxOpen: min(initialWindow, cfg.ownOpen()), maxBytes: cfg.ownOpenBytes(),

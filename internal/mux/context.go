@@ -93,6 +93,9 @@ func (x *Context) makeEnding() *ending {
 	return x.ending.Load()
 }
 
+// Trusted says that no method runs user code, see isolate.Context.
+func (x *Context) Trusted() {}
+
 // Blocking says that the handler is about to wait. If it runs on the reader goroutine, another
 // goroutine takes over the reading.
 func (x *Context) Blocking() {

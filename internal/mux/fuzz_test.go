@@ -232,6 +232,7 @@ func FuzzPreface(f *testing.F) {
 	f.Add([]byte(wire.Preface), false)
 	f.Add(hello(nil), true)
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"), false)
+	f.Add(bytes.Repeat([]byte{0xba}, 124), false)
 	f.Add([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), true)
 	f.Fuzz(func(t *testing.T, said []byte, client bool) {
 		spoken(t, said, func(t *testing.T, own net.Conn, hear func()) {

@@ -97,7 +97,7 @@ func (lt *lifetime) drainedLocked(now int64) error {
 		}
 		return nil
 	}
-	busy := c.writing.written != c.writing.queued || c.reading.reader.Load().state.Load()&running != 0
+	busy := c.writing.written != c.writing.queued && c.writing.allowedLocked() || c.reading.reader.Load().state.Load()&running != 0
 	switch {
 	case lt.drained != nil && !busy:
 		return lt.drained

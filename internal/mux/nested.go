@@ -8,6 +8,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/isolate"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -42,7 +43,7 @@ type requestKey struct{}
 // serving returns the context of the peer's request on this connection that a call made with ctx
 // serves, or nil. If that request is open, it is in the table when serving returns.
 func (ci *callsIn) serving(ctx context.Context) *Context {
-	x, ok := ctx.Value(requestKey{}).(*Context)
+	x, ok := isolate.Context(ctx).Value(requestKey{}).(*Context)
 	if !ok || x.conn != ci.c || x.alone() {
 		return nil
 	}
@@ -131,7 +132,7 @@ func (ci *callsIn) checkHangUpRelocking() {
 	c := ci.c
 	switch {
 	case c.lifetime.writeErr != nil:
-	case hungUp(c.nc):
+	case hungUp(c):
 		c.lifetime.peerGoneLocked(&IOError{Op: EndOfStream, Err: io.EOF}, hangUpTime)
 	case c.writing.written == c.writing.queued: // otherwise the queued output has the same effect
 		c.writing.sendPingLocked(wire.Ping, make([]byte, pingSize))

@@ -260,8 +260,10 @@ func (rd *reader) readPreface() bool {
 	got := rd.buf[rd.r:rd.w]
 	n := min(len(got), len(wire.Preface))
 	if string(got[:n]) != wire.Preface[:n] {
-		rd.c.mu.Lock()
-		rd.c.writing.flushAndUnlock(false) // a server's preface tells a client of another protocol what it has reached
+		if rd.c.socket != nil { // otherwise another goroutine would write, or not, before the end
+			rd.c.mu.Lock()
+			rd.c.writing.greetAndUnlock() // it tells a client of another protocol what it has reached
+		}
 		rd.c.lifetime.end(&PrefaceError{Got: append([]byte(nil), got[:min(len(got), 64)]...)})
 		return false
 	}
@@ -271,7 +273,7 @@ func (rd *reader) readPreface() bool {
 	rd.r += n
 	rd.c.mu.Lock()
 	rd.c.reading.preface = true
-	rd.c.writing.flushAndUnlock(false) // a server sends its preface after it has received the client's
+	rd.c.writing.greetAndUnlock() // a server sends its preface after it has received the client's
 	return true
 }
 

@@ -85,8 +85,7 @@ func (re *reading) trimLocked() {
 // end of the connection, or its housekeeping.
 func (re *reading) isIdleLocked() bool {
 	c := re.c
-	// a server's settings wait for the client's preface
-	written := !c.writing.flushing && (len(c.writing.out) == 0 || !re.preface)
+	written := !c.writing.flushing && len(c.writing.out) == 0 || !c.writing.allowedLocked()
 	return c.callsOut.open == 0 && c.callsIn.inOpen == 0 && len(c.callsOut.admission) == 0 && written &&
 		c.lifetime.err == nil && c.lifetime.drained == nil && !c.lifetime.draining.Load()
 }

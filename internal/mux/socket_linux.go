@@ -8,10 +8,10 @@ import (
 	"unsafe"
 )
 
-// unacknowledged returns how many of the bytes that were written to nc have not been acknowledged
-// by the peer. It returns false if nc has no underlying socket.
-func unacknowledged(nc net.Conn) (n int, ok bool) {
-	socket := socketBelow(nc)
+// unacknowledged returns how many of the bytes that were written to c have not been acknowledged
+// by the peer. It returns false if c has no underlying socket.
+func unacknowledged(c *Conn) (n int, ok bool) {
+	socket := c.socketBelow()
 	if socket == nil {
 		return 0, false
 	}
@@ -23,21 +23,30 @@ func unacknowledged(nc net.Conn) (n int, ok bool) {
 	return int(queued), ok && err == nil
 }
 
-// hungUp reports whether the peer has closed nc, although data from the peer may be unread.
-func hungUp(nc net.Conn) (gone bool) {
-	socket := socketBelow(nc)
+// hungUp reports whether the peer has closed c, although data from the peer may be unread.
+func hungUp(c *Conn) (gone bool) {
+	socket := c.socketBelow()
 	if socket == nil {
 		return false
 	}
-	// Control fails once this side has closed nc.
+	// Control fails once this side has closed c.
 	_ = socket.Control(func(fd uintptr) { gone = poll(fd, pollClosed|pollHungUp|pollError, 0) })
 	return gone
 }
 
+// socketBelow returns the socket under the underlying connection, or nil if there is none.
+func (c *Conn) socketBelow() (socket syscall.RawConn) {
+	_ = c.callBelow(func() error { // without a socket there is less to know
+		socket = socketBelow(c.nc)
+		return nil
+	})
+	return socket
+}
+
 // socketBelow returns the socket under nc, which may be a wrapper such as a TLS connection. It
-// returns nil if there is no socket.
+// returns nil if there is no socket, or if too many wrappers are around it.
 func socketBelow(nc net.Conn) syscall.RawConn {
-	for {
+	for range 8 { // because a wrapper could wrap itself
 		if socket := socketOf(nc); socket != nil {
 			return socket
 		}
@@ -47,4 +56,5 @@ func socketBelow(nc net.Conn) syscall.RawConn {
 		}
 		nc = wrapper.NetConn()
 	}
+	return nil
 }

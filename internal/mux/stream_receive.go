@@ -3,6 +3,7 @@
 package mux
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"slices"
@@ -146,19 +147,23 @@ func (rv *receiving) consumeLocked() {
 func (rv *receiving) awaitMessageRelocking(ctx context.Context) error {
 	c := rv.st.conn
 	c.writing.flushLaterAndUnlock() // it writes credit for the peer
-	var err error
+	defer rv.lockAgain()            // also if ctx panics
 	select {
 	case <-rv.wake:
+		return nil
 	case <-ctx.Done():
-		err = context.Cause(ctx)
+		return cmp.Or(context.Cause(ctx), context.Canceled)
 	}
-	c.mu.Lock()
+}
+
+// lockAgain locks c.mu and ends a wait.
+func (rv *receiving) lockAgain() {
+	rv.st.conn.mu.Lock()
 	rv.waiting = false
 	select {
 	case <-rv.wake: // the message and the end of ctx came together
 	default:
 	}
-	return err
 }
 
 // creditLocked grants the peer new credit for the consumed bytes, once they are half of the window.

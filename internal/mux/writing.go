@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/isolate"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -36,7 +37,7 @@ const (
 type writing struct {
 	c *Conn
 	*lazyWriting
-	flushing  bool   // a goroutine is flushing out
+	flushing  bool   // a goroutine is flushing out, or out waits, see greetAndUnlock
 	yielding  bool   // the flusher first lets other goroutines append
 	vectoring bool   // the flusher writes a piece of a large message, see vector.go
 	out       []byte // frames that no write has taken yet
@@ -121,6 +122,16 @@ func (w *writing) flushAndUnlock(company bool) {
 	}
 	w.flushedLocked()
 	c.mu.Unlock()
+}
+
+// allowedLocked reports whether this side may write. A server waits for the client's preface.
+func (w *writing) allowedLocked() bool { return w.c.lifetime.client || w.c.reading.preface }
+
+// greetAndUnlock lets a server write, because its reader has judged the first bytes of the client.
+// Until then flushing is set, so that no goroutine writes to a client of another protocol.
+func (w *writing) greetAndUnlock() {
+	w.flushing = w.flushing && w.c.lifetime.client
+	w.flushAndUnlock(false)
 }
 
 // gatherLocked makes the reader the flusher for the callers that it is about to wake. Otherwise the
@@ -307,6 +318,7 @@ func (lt *lifetime) waitRelocking(ctx context.Context, deadline time.Time, wake 
 	ended := lt.endedLocked()
 	c.mu.Unlock()
 	defer c.mu.Lock()
+	ctx = isolate.Context(ctx)
 	var expired <-chan time.Time
 	if !deadline.IsZero() {
 		timer := time.NewTimer(time.Until(deadline))
@@ -364,7 +376,7 @@ func (w *writing) sendPingLocked(t wire.Type, payload []byte) {
 // and returns with c.mu held.
 func (w *writing) awaitWrittenRelocking(ctx context.Context) {
 	c := w.c
-	for (w.flushing || len(w.out) > 0) && c.lifetime.err == nil && c.lifetime.writeErr == nil && ctx.Err() == nil {
+	for w.allowedLocked() && (w.flushing || len(w.out) > 0) && c.lifetime.err == nil && c.lifetime.writeErr == nil && ctx.Err() == nil {
 		if w.flushed == nil {
 			w.lazyLocked().flushed = make(chan struct{})
 		}
