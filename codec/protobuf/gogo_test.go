@@ -5,6 +5,7 @@ package protobuf_test
 import (
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -109,13 +110,10 @@ func TestDeepMessagesOfOlderGeneratorsAreRefused(t *testing.T) {
 		for range levels {
 			head := protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.BytesType), uint64(size))
 			size += len(head)
-			for i := len(head) - 1; i >= 0; i-- {
-				b = append(b, head[i])
-			}
+			slices.Reverse(head)
+			b = append(b, head...)
 		}
-		for i, j := 0, len(b)-1; i < j; i, j = i+1, j-1 {
-			b[i], b[j] = b[j], b[i]
-		}
+		slices.Reverse(b)
 		b = append(protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), strings.Repeat("x", 64<<10)), b...)
 		err := protobuf.Codec.Decode(b, new(gogoNode))
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

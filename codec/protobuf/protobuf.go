@@ -48,8 +48,7 @@ func (*codec) Append(dst []byte, v any) ([]byte, error) {
 	if err := checkNesting(p); err != nil {
 		return nil, err
 	}
-	switch m := p.(type) {
-	case vtMarshaler:
+	if m, ok := p.(vtMarshaler); ok {
 		size := m.SizeVT()
 		if err := checkSize(v, size); err != nil {
 			return nil, err

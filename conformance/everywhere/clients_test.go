@@ -115,7 +115,7 @@ var clientGuarantees = []Guarantee{
 				}
 			}
 		},
-		Client: attempts(health.Check(&health.Options{Every: 10 * time.Millisecond})),
+		Client: attempts(health.Check(&health.Options{Every: 10 * time.Millisecond, Timeout: 5 * time.Second})),
 		Check:  checkAvoids,
 	},
 	{

@@ -277,7 +277,7 @@ func lacksOwnConnection(w *Wire, _ Shape) string {
 	return ""
 }
 
-// checkShares wants a call to be executed while another client has 1,000 calls that wait. In a
+// checkShares wants a call to be executed while another client has 200 calls that wait. In a
 // control they are of the same client.
 func checkShares(ctx context.Context, c *Cell) error {
 	greedy := *c
@@ -285,7 +285,7 @@ func checkShares(ctx context.Context, c *Cell) error {
 	if !c.Control {
 		greedy.Caller = &spread{clients: []*yodel.Client{c.Wire.client(c.t, c.Trial, c.resolver)}} //nolint:contextcheck // it waits with the context of the test
 	}
-	_, wait := greedy.callAtOnce(ctx, 1000)
+	_, wait := greedy.callAtOnce(ctx, 200)
 	defer func() { close(c.gate); wait() }()
 	if err := c.settled(ctx); err != nil {
 		return err

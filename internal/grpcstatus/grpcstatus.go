@@ -55,14 +55,14 @@ func read(err error) *Status {
 	if !ok {
 		return nil
 	}
-	text, ok := st.Interface().(interface{ Message() string })
+	text, ok := reflect.TypeAssert[interface{ Message() string }](st)
 	code, hasCode := call(st.MethodByName("Code"))
 	if !ok || !hasCode || code.Kind() != reflect.Uint32 {
 		return nil
 	}
 	s := &Status{Code: unknown, Message: text.Message()}
 	if n := code.Uint(); n != 0 && n <= last {
-		s.Code = uint8(n) //nolint:gosec // at most last
+		s.Code = uint8(n)
 	}
 	if p, ok := call(st.MethodByName("Proto")); ok {
 		s.details, _ = call(p.MethodByName("GetDetails"))
@@ -83,10 +83,10 @@ func call(method reflect.Value) (result reflect.Value, ok bool) {
 // Details calls add with the type and the encoded value of each detail.
 func (s *Status) Details(add func(name string, value []byte)) {
 	for i := 0; s.details.Kind() == reflect.Slice && i < s.details.Len(); i++ {
-		d, ok := s.details.Index(i).Interface().(interface {
+		d, ok := reflect.TypeAssert[interface {
 			GetTypeUrl() string
 			GetValue() []byte
-		})
+		}](s.details.Index(i))
 		if ok {
 			add(path.Base(d.GetTypeUrl()), d.GetValue())
 		}

@@ -41,28 +41,33 @@ const (
 // ErrPointers is the error of a type that is a pointer to itself.
 var ErrPointers = errors.New("it is a pointer to itself, which no message can have")
 
-// maxBytes is how many bytes an encoded value may have.
-var maxBytes atomic.Int64
+// leastBytes is how many bytes an encoded value may have in any process.
+const leastBytes = 64 << 20
 
-func init() { maxBytes.Store(64 << 20) }
+var allowed atomic.Int64 // the largest n of AllowBytes
+
+func maxBytes() int { return int(max(leastBytes, min(allowed.Load(), math.MaxInt))) }
 
 // CheckBytes returns an error if an encoded value with n bytes is too large. The limit is 64 MiB,
 // or the largest n of AllowBytes.
 func CheckBytes(n int) error {
-	if int64(n) > maxBytes.Load() {
+	if n > leastBytes && n > maxBytes() {
 		return tooLarge()
 	}
 	return nil
 }
 
 func tooLarge() error {
-	return fmt.Errorf("it has more than %d bytes, counting shared parts each time", maxBytes.Load())
+	return fmt.Errorf("it has more than %d bytes, counting shared parts each time", maxBytes())
 }
 
 // AllowBytes lets encoded values have n bytes. A client or a server whose messages may be so large
 // calls it.
 func AllowBytes(n int) {
-	for old := maxBytes.Load(); old < int64(n) && !maxBytes.CompareAndSwap(old, int64(n)); old = maxBytes.Load() {
+	for old := allowed.Load(); old < int64(n); old = allowed.Load() {
+		if allowed.CompareAndSwap(old, int64(n)) {
+			return
+		}
 	}
 }
 
@@ -148,7 +153,7 @@ func (r *Rules) Check(v any) error {
 		r.flat.Add(v)
 		return nil
 	}
-	w := walk{rules: r, left: int(min(maxBytes.Load(), math.MaxInt))}
+	w := walk{rules: r, left: maxBytes()}
 	if err := w.value(k.plan, value, 0); err != nil {
 		slices.Reverse(w.path)
 		return fmt.Errorf("%v%s: %w", Base(value.Type()), strings.Join(w.path, ""), err)

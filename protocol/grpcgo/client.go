@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -133,9 +134,7 @@ func (o *options) newCall(ctx context.Context, method string) (*yodel.Call, erro
 		if call.Metadata == nil {
 			call.Metadata = make(yodel.Metadata, len(md))
 		}
-		for key, value := range yodelMetadata(metadata.New(md)) {
-			call.Metadata[key] = value
-		}
+		maps.Copy(call.Metadata, yodelMetadata(metadata.New(md)))
 	}
 	return call, nil
 }

@@ -74,7 +74,7 @@ func Stream(intercept grpc.StreamServerInterceptor) yodel.Middleware {
 			var passed failure
 			kind := call.Kind()
 			info := &grpc.StreamServerInfo{FullMethod: t.Method(), IsClientStream: kind != "feed", IsServerStream: kind != "upload"}
-			err := intercept(nil, t.stream(), info, func(_ any, st grpc.ServerStream) error {
+			err := intercept(nil, t.stream(), info, func(_ any, st grpc.ServerStream) error { //nolint:contextcheck // st has the context
 				t.outer = st
 				return passed.status(next(st.Context(), call))
 			})

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
 	"strings"
 	"testing"
@@ -104,9 +105,7 @@ func mark(next yodel.Handler) yodel.Handler {
 	return func(ctx context.Context, call *yodel.Call) error {
 		err := next(ctx, call)
 		trailer := yodel.Metadata{"trailer-mark": "x"}
-		for key, value := range call.Trailer {
-			trailer[key] = value
-		}
+		maps.Copy(trailer, call.Trailer)
 		call.Trailer = trailer
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	std "net/http"
 	"strings"
 	"testing"
 
@@ -43,7 +44,7 @@ func TestEventSource(t *testing.T) {
 			return s.do(c, "GET", "/Test/"+method+"?"+query, "", "Accept", "text/event-stream")
 		}
 		const query = "encoding=json&message=%7B%22text%22%3A%22a%22%7D"
-		if r := get("Watch", query); r.StatusCode != 405 || r.Header.Get("Allow") != "POST" {
+		if r := get("Watch", query); r.StatusCode != std.StatusMethodNotAllowed || r.Header.Get("Allow") != "POST" {
 			t.Errorf("a feed that may change something: got %d %s", r.StatusCode, r.body)
 		}
 		s.MarkReadOnly("Test.Watch")

@@ -141,7 +141,7 @@ func TestRoutesInOtherCodecs(t *testing.T) {
 		s.do(c, "POST", "/v1/traces", "{}", "Content-Type", media).fails(t, 400, yodel.InvalidArgument, "no exclamation mark")
 		s.do(c, "POST", "/watch", body, "Content-Type", media, "Accept", "text/event-stream").fails(t, 501, yodel.Unimplemented, "feed")
 		for _, path := range []string{"/v1/traces?text=b", "/v1/other"} {
-			if r := s.do(c, "POST", path, body, "Content-Type", media); r.StatusCode != 415 {
+			if r := s.do(c, "POST", path, body, "Content-Type", media); r.StatusCode != std.StatusUnsupportedMediaType {
 				t.Errorf("%s to %s: got %d %s", media, path, r.StatusCode, r.body)
 			}
 		}
@@ -151,7 +151,7 @@ func TestRoutesInOtherCodecs(t *testing.T) {
 	s.do(c, "POST", "/v1/traces", string(packed), "Content-Type", "application/x-protobuf", "Content-Encoding", "gzip").is(t, 200, body)
 	s.post(c, "/v1/traces?text=b", "").is(t, 200, `{"text":"b"}`)
 	for _, media := range []string{"application/", "application/other", "x-protobuf"} {
-		if r := s.do(c, "POST", "/v1/traces", body, "Content-Type", media); r.StatusCode != 415 {
+		if r := s.do(c, "POST", "/v1/traces", body, "Content-Type", media); r.StatusCode != std.StatusUnsupportedMediaType {
 			t.Errorf("%s: got %d %s", media, r.StatusCode, r.body)
 		}
 	}
