@@ -389,9 +389,11 @@ func (ses *Session) Write(b []byte) (n int, err error) {
 		<-ses.writing
 	}()
 	var failed error
-	for wrote := 0; n < len(b) && failed == nil; n += wrote {
+	for n < len(b) && failed == nil {
 		ses.limitWrite()
+		var wrote int
 		wrote, failed = ses.Conn.Write(b[n:min(n+writePiece, len(b))])
+		n += wrote
 	}
 	err = failed
 	return n, err

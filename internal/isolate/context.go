@@ -30,7 +30,7 @@ func Context(ctx context.Context) context.Context {
 type trustee interface{ Trusted() }
 
 // trusted reports whether no method of ctx runs user code.
-func trusted(ctx context.Context) bool {
+func trusted(ctx context.Context) bool { //nolint:contextcheck // it makes no context
 	for {
 		if _, ours := ctx.(trustee); ours {
 			return true
@@ -48,7 +48,7 @@ func trusted(ctx context.Context) bool {
 		if !v.CanInterface() {
 			return false // of context.WithoutCancel
 		}
-		ctx = v.Interface().(context.Context) //nolint:forcetypeassert // package context embeds nothing else
+		ctx = v.Interface().(context.Context) //nolint:forcetypeassert,fatcontext // package context embeds nothing else; this goes outwards
 	}
 }
 
@@ -61,7 +61,7 @@ var closed = func() chan struct{} {
 
 // A foreign is a context with code of the user.
 type foreign struct {
-	ctx  context.Context
+	ctx  context.Context //nolint:containedctx // it is one
 	done <-chan struct{}
 	err  error // of a Done that panicked or ended its goroutine
 }

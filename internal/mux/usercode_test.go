@@ -199,7 +199,10 @@ var contextUses = map[string]func(ctx context.Context, c *mux.Conn){
 	"stream that sends": func(ctx context.Context, c *mux.Conn) {
 		if st := begin(ctx, c); st != nil {
 			defer st.Cancel(context.Canceled)
-			for st.Accepted(ctx) == nil && st.Send(ctx, 0, make([]byte, 1<<20)) == nil {
+			for st.Accepted(ctx) == nil {
+				if st.Send(ctx, 0, make([]byte, 1<<20)) != nil {
+					return
+				}
 			}
 		}
 	},

@@ -104,6 +104,7 @@ func TestMethodsOfConnectionsAreUserCode(t *testing.T) {
 					continue // package net/http then waits for the goroutine that wrote
 				}
 				t.Run(at+" "+name, func(t *testing.T) {
+					t.Parallel()
 					tcp, err := net.Listen("tcp", "127.0.0.1:0")
 					if err != nil {
 						t.Fatal(err)
@@ -125,7 +126,7 @@ func TestMethodsOfConnectionsAreUserCode(t *testing.T) {
 					if err := s.Shutdown(ctx); err != nil {
 						t.Errorf("Shutdown: %v", err)
 					}
-					if err := <-served; err != yodel.ErrServerClosed { //nolint:errorlint // it is returned bare
+					if err := <-served; err != yodel.ErrServerClosed {
 						t.Errorf("Serve: %v", err)
 					}
 				})
