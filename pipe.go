@@ -31,19 +31,19 @@ type outgoingStream struct {
 // A pipe sends and receives the messages of a stream, on both sides. It knows their encoding but
 // not their types.
 type pipe struct {
-	stream  messageStream
-	ctx     context.Context //nolint:containedctx // for all waits; ends with the stream
-	method  string
-	where   string // the address of the peer
-	codec   Codec
-	raw     bool // codec is Raw
-	pack    *unpack.Packer
-	limits  *Limits
-	explain func(err error) error // turns an error of the connection into an Error
-	stats   *stats.Method         // nil on the calling side
-	watch   *messageWatch         // nil if no observer watches messages
-	begun   *bool                 // set by the first received message; may be nil
-	opened  *time.Duration        // set to the reading of the clock when begun is set; nil if begun is nil
+	stream        messageStream
+	ctx           context.Context //nolint:containedctx // for all waits; ends with the stream
+	method, where string          // where is the address of the peer
+	torn          string          // the ID of the error of a message that cannot be decompressed
+	codec         Codec
+	raw           bool // codec is Raw
+	pack          *unpack.Packer
+	limits        *Limits
+	explain       func(err error) error // turns an error of the connection into an Error
+	stats         *stats.Method         // nil on the calling side
+	watch         *messageWatch         // nil if no observer watches messages
+	begun         *bool                 // set by the first received message; may be nil
+	opened        *time.Duration        // set to the reading of the clock when begun is set; nil if begun is nil
 
 	sending sync.Mutex // held while a message is encoded and sent, so that messages stay in order
 	body    []byte
@@ -198,7 +198,7 @@ func (p *pipe) giveUnpacked() {
 
 func (p *pipe) unpack(body []byte) ([]byte, error) {
 	if p.pack.Compressor == nil {
-		return nil, failure("YDL2205", "%s: a message from %s is compressed, and the compressor was not named", p.method, p.where)
+		return nil, failure(p.torn, "%s: a message from %s is compressed, and the compressor was not named", p.method, p.where)
 	}
 	p.giveUnpacked()
 	unpacked, err := p.pack.Unpack(p.ctx, p.stream, p.unpacked[:0], body)
@@ -210,7 +210,7 @@ func (p *pipe) unpack(body []byte) ([]byte, error) {
 	case errors.Is(err, ErrTooLarge):
 		return nil, failure("YDL2204", "%s: a message from %s %s", p.method, p.where, p.pack.TooLarge(body))
 	case err != nil:
-		return nil, failure("YDL2205", "%s: a message from %s cannot be decompressed: %v (%s)", p.method, p.where, err, p.pack.Name())
+		return nil, failure(p.torn, "%s: a message from %s cannot be decompressed: %v (%s)", p.method, p.where, err, p.pack.Name())
 	}
 	p.unpacked, p.taken = keep(unpacked), len(unpacked)
 	return unpacked, nil
@@ -320,7 +320,7 @@ func (s *outgoingStream) outcome(call *Call, err error) error {
 func (q *requester) pipe(ctx context.Context, call *Call, b *binding, st messageStream) *pipe {
 	where := addrOf(call)
 	return &pipe{
-		stream: st, ctx: ctx, method: call.Method, where: where, codec: b.codec, raw: b.codec == Raw, pack: &b.pack, limits: &q.limits,
+		stream: st, ctx: ctx, method: call.Method, where: where, torn: "YDL2205", codec: b.codec, raw: b.codec == Raw, pack: &b.pack, limits: &q.limits,
 		explain: func(err error) error { return q.explainAt(ctx, call, where, err) },
 		watch:   call.watchMessages(q.guard, call.out.watchers().messages),
 	}
@@ -358,7 +358,7 @@ func (c *serverCall) runStream(ctx context.Context) (any, error) {
 	}
 	c.stream.Accept()
 	return c.method.stream(ctx, &pipe{
-		stream: c.stream, ctx: ctx, method: b.name, where: where, codec: b.codec, raw: b.codec == Raw, pack: pack, limits: &c.server.limits, stats: &c.method.stats,
+		stream: c.stream, ctx: ctx, method: b.name, where: where, torn: "YDL2101", codec: b.codec, raw: b.codec == Raw, pack: pack, limits: &c.server.limits, stats: &c.method.stats,
 		explain: func(err error) error {
 			if cause := c.protocol.Cause(); cause != nil { // the cause is more precise than the error of the context
 				err = cause

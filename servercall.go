@@ -479,7 +479,7 @@ func (c *Call) Body() ([]byte, error) {
 func (c *serverCall) decompress(memory []byte) ([]byte, error) {
 	b := c.as
 	if b.pack.Compressor == nil {
-		return nil, refusal("YDL2205", "%s: the request is compressed, and the compressor was not named", c.call.Method)
+		return nil, refusal("YDL2101", "%s: the request is compressed, and the compressor was not named", c.call.Method)
 	}
 	body, err := b.pack.Unpack(c.ctx, c.protocol, memory, c.body)
 	switch {
@@ -490,7 +490,7 @@ func (c *serverCall) decompress(memory []byte) ([]byte, error) {
 	case errors.Is(err, ErrTooLarge):
 		return nil, refusal("YDL2204", "%s: the request %s", c.call.Method, b.pack.TooLarge(c.body))
 	case err != nil:
-		return nil, refusal("YDL2205", "%s: the request cannot be decompressed: %v (%s)", c.call.Method, err, b.pack.Name())
+		return nil, refusal("YDL2101", "%s: the request cannot be decompressed: %v (%s)", c.call.Method, err, b.pack.Name())
 	}
 	return body, nil
 }

@@ -157,7 +157,7 @@ func TestCompression(t *testing.T) {
 		t.Errorf("got %+v, %q", h, got)
 	}
 	c.send(head{flags: gzipped, path: "Arith", method: "Echo"}, "not gzip")
-	if h, got, _ := c.read(); h.flags != response|failed || got[rpcxwire.KeyErrorID] != "YDL2205" {
+	if h, got, _ := c.read(); h.flags != response|failed || got[rpcxwire.KeyErrorID] != "YDL2101" {
 		t.Errorf("got %+v, %q", h, got)
 	}
 }
