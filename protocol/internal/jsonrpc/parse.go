@@ -54,7 +54,7 @@ func parse(b []byte, version1 bool) *request {
 	switch {
 	case version == nil && !version1:
 		q.fault(`the member "jsonrpc" is missing`)
-	case version != nil && string(version) != `"2.0"`:
+	case version != nil && string(version) != `"2.0"` && (version[0] != '"' || unquote(version) != "2.0"):
 		q.fault(`the member "jsonrpc" must be "2.0"`)
 	}
 	switch {
@@ -90,23 +90,16 @@ func (q *request) setID(id []byte) {
 	case null, isID(id), q.version1:
 		q.id = id
 	default:
-		q.fault(`the member "id" must be a string, an integer or null`)
+		q.fault(`the member "id" must be a string, a number or null`)
 	}
 }
 
-// isID reports whether a JSON value is an ID of version 2.0: a string or an integer.
+// isID reports whether a JSON value is an ID of version 2.0: a string or a number.
 func isID(b []byte) bool {
-	return len(b) > 0 && len(b) <= maxID && (b[0] == '"' && b[len(b)-1] == '"' && len(b) > 1 || isInteger(b))
-}
-
-func isInteger(b []byte) bool {
-	digits := bytes.TrimPrefix(b, []byte("-"))
-	for _, c := range digits {
-		if c < '0' || c > '9' {
-			return false
-		}
+	if len(b) == 0 || len(b) > maxID {
+		return false
 	}
-	return len(digits) > 0
+	return b[0] == '"' && b[len(b)-1] == '"' && len(b) > 1 || (b[0] == '-' || b[0] >= '0' && b[0] <= '9') && json.Valid(b)
 }
 
 // unquote returns the text of a JSON string.

@@ -185,7 +185,7 @@ func TestReaderSkips(t *testing.T) {
 func TestIDOfEnd(t *testing.T) {
 	for text, want := range map[string]string{
 		`x","id":5}`: "5", `x" , "id" : "a" }`: `"a"`, `1,"id":-7}`: "-7",
-		`{"x":1,"id":5}}`: "", `,\"id\":5"}`: "", `{"id":5}]`: "", `"x":"id"}`: "", `,"id":5]`: "", `,"id":1.5}`: "", `,"id":null}`: "", `,"id":"a\"}`: "", `"id":5}`: "", ``: "",
+		`{"x":1,"id":5}}`: "", `,\"id\":5"}`: "", `{"id":5}]`: "", `"x":"id"}`: "", `,"id":5]`: "", `,"id":1.5}`: "1.5", `,"id":1.}`: "", `,"id":null}`: "", `,"id":"a\"}`: "", `"id":5}`: "", ``: "",
 	} {
 		if got := idOfEnd([]byte(text)); string(got) != want {
 			t.Errorf("%s: got %s, want %s", text, got, want)

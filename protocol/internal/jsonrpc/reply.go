@@ -5,6 +5,7 @@ package jsonrpc
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"strconv"
 
 	"github.com/yodel-rpc/yodel"
@@ -54,13 +55,18 @@ func ParseReply(b []byte, version1 bool) (r Reply, err error) {
 	return r, nil
 }
 
-// NumberOf returns the number of a request whose ID is a positive integer, and otherwise 0.
+// NumberOf returns the number of a request whose ID is a positive integer, and otherwise 0. A peer
+// whose numbers are floating-point may send 1.0 for 1.
 func NumberOf(id []byte) uint64 {
-	n, err := strconv.ParseUint(string(id), 10, 64)
-	if err != nil {
+	if n, err := strconv.ParseUint(string(id), 10, 64); err == nil {
+		return n
+	}
+	const exact = 1 << 53
+	f, err := strconv.ParseFloat(string(id), 64)
+	if err != nil || f < 1 || f > exact || f != math.Trunc(f) {
 		return 0
 	}
-	return n
+	return uint64(f)
 }
 
 // AppendMethod appends the member "method" of a request to dst.

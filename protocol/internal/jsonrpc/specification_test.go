@@ -166,8 +166,6 @@ func TestInvalidRequests(t *testing.T) {
 		`{"jsonrpc":"2.0","method":"run","method":"run","params":[1],"id":1}`:    `1 -32600`,
 		`{"jsonrpc":"2.0","method":"run","params":[1],"p\u0061rams":[1],"id":1}`: `1 -32600`,
 		`{"jsonrpc":"2.0","jsonrpc":"2.0","method":"run","params":[1],"id":1}`:   `1 -32600`,
-		`{"jsonrpc":"2.0","method":"run","params":[1],"id":1.5}`:                 `null -32600`,
-		`{"jsonrpc":"2.0","method":"run","params":[1],"id":1e3}`:                 `null -32600`,
 		`{"jsonrpc":"2.0","method":"run","params":[1],"id":true}`:                `null -32600`,
 		`{"jsonrpc":"2.0","method":"run","params":[1],"id":{}}`:                  `null -32600`,
 		`{"jsonrpc":"2.0","method":null,"params":[1],"id":1}`:                    `1 -32600`,
@@ -188,6 +186,37 @@ func TestInvalidRequests(t *testing.T) {
 	}
 	if executed {
 		t.Error("a request was executed that is not valid")
+	}
+}
+
+// The ID of a reply is that of the request, as it was sent: a client may compare it as text. All
+// strings and numbers are IDs.
+func TestIDsComeBackAsTheyWereSent(t *testing.T) {
+	s, do := serve(t, &whole{}, yodel.ServerOptions{})
+	must(t, s.Handle("run", func(int) {}))
+	for _, id := range []string{"1.0", "1e3", "-0.5", "1E+2", "0", "-0", "123456789012345678901234567890", "null", `""`, `"1.0"`, `"\u0061\""`} {
+		for _, version := range []string{`"2.0"`, `"\u0032.0"`} {
+			request := `{"jsonrpc":` + version + `,"method":"run","params":[1],"id":` + id + `}`
+			want := `{"jsonrpc":"2.0","id":` + id + `,"result":null}`
+			if got := do(request); got != want {
+				t.Errorf("%s: got %s", request, got)
+			}
+			if got := do("[" + request + "]"); got != "["+want+"]" {
+				t.Errorf("a batch of %s: got %s", request, got)
+			}
+		}
+	}
+}
+
+// A client finds its call by the ID of a reply, also if the server counts with floating-point
+// numbers.
+func TestNumberOfAReply(t *testing.T) {
+	for id, want := range map[string]uint64{
+		"1": 1, "1.0": 1, "1e0": 1, "10E-1": 1, "9007199254740992": 1 << 53, "18446744073709551615": 1<<64 - 1, "1.5": 0, "0": 0, "-1": 0, "0.0": 0, "1e300": 0, "1e999": 0, `"1"`: 0, "null": 0, "": 0,
+	} {
+		if got := jsonrpc.NumberOf([]byte(id)); got != want {
+			t.Errorf("%s: got %d, want %d", id, got, want)
+		}
 	}
 }
 
