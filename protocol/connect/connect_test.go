@@ -150,3 +150,36 @@ func TestUnsupportedMediaType(t *testing.T) {
 		}
 	}
 }
+
+// A message without bytes is not decompressed, whatever the reply says.
+func TestNothingIsNotDecompressed(t *testing.T) {
+	server := httptest.NewServer(std.HandlerFunc(func(w std.ResponseWriter, r *std.Request) {
+		w.Header().Set("Content-Type", r.Header.Get("Content-Type"))
+		if strings.HasSuffix(r.URL.Path, "/Unary") {
+			w.Header().Set("Content-Encoding", "gzip")
+			return
+		}
+		w.Header().Set("Connect-Content-Encoding", "gzip")
+		_, _ = w.Write([]byte("\x01\x00\x00\x00\x00\x02\x00\x00\x00\x02{}"))
+	}))
+	defer server.Close()
+	w := connect.Wire(&connect.Options{HTTP1: true})
+	c := yodel.NewClient(yodel.Static(w.Name()+"://"+server.Listener.Addr().String()), &yodel.ClientOptions{
+		Wires: []yodel.Wire{w}, Codec: yodel.Raw, Compressor: gzip.Compressor,
+	})
+	defer c.Close()
+	reply := []byte("before")
+	if err := c.Call(t.Context(), "test.Bytes.Unary", new([]byte), &reply); err != nil || len(reply) != 0 {
+		t.Errorf("got %q, %v", reply, err)
+	}
+	n := 0
+	for message, err := range yodel.Feed[[]byte, []byte]("test.Bytes.Feed").Call(t.Context(), c, new([]byte)) {
+		if err != nil || len(*message) != 0 {
+			t.Errorf("got %v, %v", message, err)
+		}
+		n++
+	}
+	if n != 1 {
+		t.Errorf("got %d messages", n)
+	}
+}

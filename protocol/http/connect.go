@@ -28,6 +28,11 @@ func (x *exchange) connectTimeout() (time.Duration, *yodel.Error) {
 	if err != nil {
 		return 0, yodel.Errorf(yodel.InvalidArgument, "the header connect-timeout-ms is malformed")
 	}
+	if d == 0 { // grpc-gateway has this header for JSON
+		if d, err = httpwire.ParseTimeout(h.Get("Grpc-Timeout")); err != nil {
+			return 0, yodel.Errorf(yodel.InvalidArgument, "the header grpc-timeout is malformed")
+		}
+	}
 	return d, nil
 }
 
@@ -39,8 +44,7 @@ func (x *exchange) serveConnect(k kind) {
 		return
 	}
 	if x.session.Codec(k.codec) == nil {
-		x.w.Header().Set("Accept-Post", "application/connect+json")
-		std.Error(x.w, "the server does not have the codec of "+x.r.Header.Get("Content-Type"), std.StatusUnsupportedMediaType)
+		x.reject(std.StatusUnsupportedMediaType, "application/connect+json", "the server does not have the codec of "+x.r.Header.Get("Content-Type"))
 		return
 	}
 	timeout, wrong := x.connectTimeout()
@@ -118,8 +122,8 @@ func (x *exchange) routeUnary() {
 	if x.passOn() {
 		return
 	}
-	if answer := x.unserved(codec, media, get); answer != nil {
-		x.refuse(answer)
+	if status, value, text := x.unserved(codec, media, get); status != 0 {
+		x.refuse(status, value, text)
 		return
 	}
 	if get {
@@ -133,32 +137,30 @@ func (x *exchange) routeUnary() {
 	x.serveUnary(codec, subtype, e)
 }
 
-// unserved returns a function that answers a request that is not a call of the method, or nil if it
-// is a call.
-func (x *exchange) unserved(codec yodel.Codec, media string, get bool) (answer func()) {
-	fail := func(status int, header, value, text string) func() {
-		return func() {
-			x.w.Header().Set(header, value)
-			std.Error(x.w, text, status)
+// unserved returns the arguments of refuse for a request that is not a call of the method. The
+// status is 0 if it is a call.
+func (x *exchange) unserved(codec yodel.Codec, media string, get bool) (status int, value, text string) {
+	kind, verb := x.v.Kind(), x.r.Method
+	if kind == "" {
+		if allow := x.router.allowed(x.r); allow != "" {
+			return std.StatusMethodNotAllowed, allow, "the path needs another method: " + allow
 		}
 	}
-	switch kind := x.v.Kind(); {
-	case kind == "" && codec == nil:
-		return func() { std.NotFound(x.w, x.r) }
-	case x.r.Method != std.MethodPost && (x.r.Method != std.MethodGet || !x.v.ReadOnly() && kind != ""):
+	switch {
+	case kind == "" && (codec == nil || !get && verb != std.MethodPost):
+		return std.StatusNotFound, "", fmt.Sprintf("%.100q is not a method of the server", x.name())
+	case verb != std.MethodPost && !get, get && kind != "" && !x.v.ReadOnly():
+		allow := std.MethodPost
 		if x.v.ReadOnly() {
-			return fail(std.StatusMethodNotAllowed, "Allow", "GET, POST", "a call of this method needs GET or POST")
+			allow = "GET, HEAD, POST"
 		}
-		return fail(std.StatusMethodNotAllowed, "Allow", std.MethodPost, "a call of this method needs POST")
+		return std.StatusMethodNotAllowed, allow, "a call of this method needs " + allow
 	case codec == nil && get:
-		return func() {
-			std.Error(x.w, "a call by GET needs the parameters encoding and message, for example ?encoding=json&message={}", std.StatusUnsupportedMediaType)
-		}
+		return std.StatusUnsupportedMediaType, "application/json", "a call by GET needs the parameters encoding and message, for example ?encoding=json&message={}"
 	case codec == nil:
-		text := fmt.Sprintf("the server has no codec for the content type %q; send JSON with application/json", media)
-		return fail(std.StatusUnsupportedMediaType, "Accept-Post", "application/json", text)
+		return std.StatusUnsupportedMediaType, "application/json", fmt.Sprintf("the server has no codec for the content type %q; send JSON with application/json", media)
 	}
-	return nil
+	return 0, "", ""
 }
 
 // serveUnary serves a call whose request comes from x.source.
@@ -172,6 +174,7 @@ func (x *exchange) serveUnary(codec yodel.Codec, subtype string, e *yodel.Error)
 		e = x.source()
 	}
 	if e == nil {
+		x.v.Compressed = x.v.Compressed && len(x.v.Body) > 0 // nothing stands for itself
 		x.spread(codec)
 		e = x.run(true)
 	}
@@ -262,21 +265,110 @@ func (x *exchange) sendError(e *yodel.Error) {
 		case <-x.r.Context().Done():
 		}
 	}
-	h := x.w.Header()
-	h["Content-Type"] = []string{"application/json"}
-	httpwire.SetError(h, "", e)
-	if seconds := int(e.RetryAfter.Seconds()); seconds > 0 {
-		h["Retry-After"] = []string{fmt.Sprint(seconds)}
+	x.answer(x.statusOf(e), e)
+}
+
+// statusOf returns the status of a response with an error. The specification of Connect has one for
+// each code. Other clients take 429 for a reason to repeat the request, so that they get the
+// statuses of HTTP for what is too large.
+func (x *exchange) statusOf(e *yodel.Error) int {
+	switch {
+	case x.v.Kind() == "" && e.Code == yodel.Unimplemented:
+		return std.StatusNotFound
+	case errors.Is(e, errUnserved):
+		return std.StatusUnsupportedMediaType
+	case x.specified():
+	case errors.Is(e, errMetadata):
+		return std.StatusRequestHeaderFieldsTooLarge
+	case e.Code == yodel.ResourceExhausted && e.AboutMessage() && e.NotProcessed:
+		return std.StatusRequestEntityTooLarge
+	case e.Code == yodel.ResourceExhausted && e.AboutMessage(): // the reply
+		return std.StatusInternalServerError
 	}
-	body, err := json.Marshal(httpwire.NewJSONError(e))
-	if err != nil {
-		panic(err) // it has only strings
+	return httpwire.Status(e.Code)
+}
+
+// specified reports whether a client has sent the request by Connect, gRPC or gRPC-Web, whose
+// specifications say what it takes from a response.
+func (x *exchange) specified() bool {
+	return x.r.Header.Get("Connect-Protocol-Version") != "" || x.r.URL.Query().Has("connect") || kindOf(x.r).serve != nil
+}
+
+// answer sends an error with a status.
+func (x *exchange) answer(status int, e *yodel.Error) {
+	told := any(httpwire.NewJSONError(e))
+	if x.annotated {
+		told = annotatedError{httpwire.NewJSONError(e), newGoogleError(status, e)}
 	}
+	body := errorBody(x.w.Header(), e, told)
 	x.within(len(body))
-	status := httpwire.Status(e.Code)
-	if x.v.Kind() == "" && e.Code == yodel.Unimplemented {
-		status = std.StatusNotFound
-	}
 	x.w.WriteHeader(status)
 	_, _ = x.w.Write(body) // if it fails, the client has gone
+}
+
+// reject answers a request that is not a call. Value is that of the header that the status needs:
+// Allow, or Accept-Post. The code is the one that clients of Connect take from the status. Clients
+// of gRPC, gRPC-Web and Connect get a text, which they show. The parameter of the content type
+// tells the client of a protocol which the request does not name that the JSON is not of Connect.
+func (x *exchange) reject(status int, value, text string) {
+	e := &yodel.Error{Code: httpwire.CodeOf(status), Message: text, NotProcessed: true}
+	switch status {
+	case std.StatusBadRequest:
+		e.Code = yodel.InvalidArgument
+	case std.StatusNotFound:
+		e.ID = "YDL2002"
+	case std.StatusMethodNotAllowed:
+		x.w.Header().Set("Allow", value)
+	case std.StatusUnsupportedMediaType:
+		x.w.Header().Set("Accept-Post", value)
+		e.ID = "YDL2003"
+	case std.StatusRequestHeaderFieldsTooLarge:
+		e.Code, e.ID = yodel.ResourceExhausted, "YDL2203"
+	case std.StatusInternalServerError:
+		e.Code = yodel.Internal
+	}
+	if x.specified() {
+		httpwire.SetError(x.w.Header(), "", e)
+		std.Error(x.w, text, status)
+		return
+	}
+	x.w.Header()["Content-Type"] = []string{"application/json; charset=utf-8"}
+	x.answer(status, e)
+}
+
+// An annotatedError is an error in two forms: that of all errors, and in the member "error" that of
+// Google's APIs, which clients that are made of annotations read.
+type annotatedError struct {
+	*httpwire.JSONError
+	Google googleError `json:"error"`
+}
+
+type googleError struct {
+	Code    int    `json:"code"`
+	Message string `json:"message"`
+	Status  string `json:"status"`
+}
+
+func newGoogleError(status int, e *yodel.Error) googleError {
+	name := strings.ToUpper(e.Code.String())
+	if e.Code == yodel.Canceled {
+		name = "CANCELLED"
+	}
+	return googleError{status, strings.ToValidUTF8(e.Message, "\uFFFD"), name}
+}
+
+// errorBody returns the JSON of an error, and sets the header of the response.
+func errorBody(h std.Header, e *yodel.Error, told any) []byte {
+	if _, ok := h["Content-Type"]; !ok {
+		h["Content-Type"] = []string{"application/json"}
+	}
+	httpwire.SetError(h, "", e)
+	if e.RetryAfter > 0 {
+		h["Retry-After"] = []string{fmt.Sprint(int64((e.RetryAfter + time.Second - 1) / time.Second))}
+	}
+	body, err := json.Marshal(told)
+	if err != nil {
+		panic(err) // it has only strings and a number
+	}
+	return body
 }

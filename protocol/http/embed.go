@@ -38,8 +38,14 @@ func (p *Protocol) Handler(s *yodel.Server) std.Handler {
 			(&router{protocol: p, session: ses}).route(w, r)
 		})
 		if err != nil {
+			e := &yodel.Error{Code: yodel.Unavailable, Message: err.Error(), NotProcessed: true}
+			if told, ok := errors.AsType[*yodel.Error](err); ok {
+				e.ID, e.Message = told.ID, told.Message
+			}
 			w.Header().Set("Connection", "close")
-			std.Error(w, err.Error(), std.StatusServiceUnavailable)
+			body := errorBody(w.Header(), e, httpwire.NewJSONError(e))
+			w.WriteHeader(std.StatusServiceUnavailable)
+			_, _ = w.Write(body) // if it fails, the client has gone
 		}
 	})
 }

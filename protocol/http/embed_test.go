@@ -140,7 +140,7 @@ func TestShutdownInAnotherServer(t *testing.T) {
 	close(s.free)
 	receive(t, answered).is(t, 200, `{"text":"x"}`)
 	must(t, receive(t, down))
-	s.post(c, "/api/Test/Echo", "{}").is(t, 503, yodel.ErrServerClosed.Error())
+	s.post(c, "/api/Test/Echo", "{}").fails(t, 503, yodel.Unavailable, "the server has been shut down")
 }
 
 // A server that is shut down at once ends the calls that are open.

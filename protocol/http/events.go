@@ -42,6 +42,7 @@ func (x *exchange) serveEvents(e *yodel.Error) {
 		e = x.source()
 	}
 	if e == nil {
+		x.v.Compressed = x.v.Compressed && len(x.v.Body) > 0
 		x.v.Stream = st
 		e = x.run(false)
 	}

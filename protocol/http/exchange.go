@@ -10,6 +10,7 @@ import (
 	"io"
 	std "net/http"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -40,6 +41,7 @@ type exchange struct {
 	large      bool // the request is larger than most
 	admitted   bool
 	finished   bool // finish leaves the rest of the request alone
+	annotated  bool // the route has a Binding
 	body       requestBody
 	reserved   int // bytes that Session.Reserve counts until end
 }
@@ -81,12 +83,15 @@ func (x *exchange) bound(call *yodel.Call) *yodel.Error {
 	if err := x.fits(call.Metadata); err != nil {
 		call.Metadata = nil
 		return &yodel.Error{
-			Code: yodel.ResourceExhausted, ID: "YDL2203", NotProcessed: true, Cause: err,
+			Code: yodel.ResourceExhausted, ID: "YDL2203", NotProcessed: true, Cause: errMetadata,
 			Message: call.Method + ": the metadata of the request " + err.Error(),
 		}
 	}
 	return nil
 }
+
+// errMetadata is the cause of the error of a request whose metadata exceeds the limits.
+var errMetadata = errors.New("the metadata exceeds the limits")
 
 // fits returns nil if metadata is within the limits.
 func (x *exchange) fits(md yodel.Metadata) error {
@@ -106,16 +111,16 @@ func (x *exchange) fits(md yodel.Metadata) error {
 // errUnserved is the cause of the Refusal of a request that is answered without a call.
 var errUnserved = errors.New("the request is not a call of the method")
 
-// refuse sends answer instead of executing the call, when the middleware has passed the call. Until
-// then, the response depends neither on the method nor on its kind.
-func (x *exchange) refuse(answer func()) {
+// refuse rejects the request when the middleware has passed the call. Until then, the response
+// depends neither on the method nor on its kind.
+func (x *exchange) refuse(status int, value, text string) {
 	x.v.Refusal = &yodel.Error{Code: yodel.Unimplemented, Message: x.name() + ": " + errUnserved.Error(), NotProcessed: true, Cause: errUnserved}
 	e := x.v.Admit(0, true)
 	if e == nil {
 		e = x.run(false)
 	}
 	if e == nil || errors.Is(e, errUnserved) {
-		answer()
+		x.reject(status, value, text)
 		return
 	}
 	x.sendUnary("json", e)
@@ -462,5 +467,25 @@ func (x *exchange) setMetadata(h std.Header, prefix string, md yodel.Metadata) e
 	if err := httpwire.SetMetadata(h, prefix, md); err != nil {
 		return fmt.Errorf("the reply cannot be sent: %w", err)
 	}
+	if cookies := md["set-cookie"]; cookies != "" {
+		h[std.CanonicalHeaderKey(prefix+"set-cookie")] = cookiesOf(cookies)
+	}
 	return nil
+}
+
+// cookie is the beginning of a cookie behind another one, in a list that commas separate. Within a
+// cookie, a comma stands in the attribute Expires, behind the name of a day.
+var cookie = regexp.MustCompile(`,\s*[^\s=;,]+\s*=`)
+
+// cookiesOf returns the values of Set-Cookie in a list. Each needs a header of its own, because
+// browsers do not divide them: RFC 9110, section 5.3.
+func cookiesOf(list string) (values []string) {
+	for {
+		at := cookie.FindStringIndex(list)
+		if at == nil {
+			return append(values, list)
+		}
+		values = append(values, list[:at[0]])
+		list = strings.TrimLeft(list[at[0]+1:], " \t")
+	}
 }

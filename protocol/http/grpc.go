@@ -3,7 +3,9 @@
 package http
 
 import (
+	"bytes"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	std "net/http"
@@ -47,7 +49,7 @@ func kindOf(r *std.Request) kind {
 // serveGRPC serves a call by gRPC, as described in its document PROTOCOL-HTTP2.
 func (x *exchange) serveGRPC(k kind) {
 	if x.r.ProtoMajor < 2 {
-		std.Error(x.w, "gRPC needs HTTP/2", std.StatusHTTPVersionNotSupported)
+		x.reject(std.StatusHTTPVersionNotSupported, "", "gRPC needs HTTP/2")
 		return
 	}
 	x.serveCall(k, x.r.Body, x.w, false)
@@ -58,7 +60,48 @@ func (x *exchange) serveWeb(k kind) { x.serveCall(k, x.r.Body, x.w, true) }
 
 // serveWebText is serveWeb for the variant in base64.
 func (x *exchange) serveWebText(k kind) {
-	x.serveCall(k, base64.NewDecoder(base64.StdEncoding, x.r.Body), textWriter{x.w}, true)
+	x.serveCall(k, &textReader{from: x.r.Body}, textWriter{x.w}, true)
+}
+
+// A textReader decodes base64 of several parts, each of which may end with padding.
+type textReader struct {
+	from    io.Reader
+	chars   [1 << 10]byte
+	n       int // of chars
+	decoded []byte
+	memory  [3 << 8]byte // of decoded
+}
+
+// Read implements io.Reader.
+func (r *textReader) Read(p []byte) (int, error) {
+	for len(r.decoded) == 0 {
+		n, err := r.from.Read(r.chars[r.n:])
+		for _, c := range r.chars[r.n : r.n+n] {
+			if c != '\r' && c != '\n' {
+				r.chars[r.n] = c
+				r.n++
+			}
+		}
+		if whole := r.n &^ 3; whole > 0 {
+			part := r.chars[:whole]
+			if end := bytes.IndexByte(part, '='); end >= 0 {
+				part = part[:end&^3+4]
+			}
+			n, wrong := base64.StdEncoding.Decode(r.memory[:], part)
+			if wrong != nil {
+				return 0, yodel.Errorf(yodel.InvalidArgument, "the request is not base64")
+			}
+			r.decoded, r.n = r.memory[:n], copy(r.chars[:], r.chars[len(part):r.n])
+		} else if err != nil {
+			if errors.Is(err, io.EOF) && r.n > 0 {
+				err = io.ErrUnexpectedEOF
+			}
+			return 0, err
+		}
+	}
+	n := copy(p, r.decoded)
+	r.decoded = r.decoded[n:]
+	return n, nil
 }
 
 // A textWriter encodes each Write as base64 by itself, as gRPC-Web allows it.
@@ -124,7 +167,9 @@ func (st *stream) endGRPC(e *yodel.Error, web bool) {
 	if web {
 		var lines strings.Builder
 		for name, values := range h {
-			fmt.Fprintf(&lines, "%s: %s\r\n", strings.ToLower(name), values[0])
+			for _, value := range values {
+				fmt.Fprintf(&lines, "%s: %s\r\n", strings.ToLower(name), value)
+			}
 		}
 		_ = st.write(httpwire.FlagTrailer, []byte(lines.String())) // if it fails, the client has gone
 	}

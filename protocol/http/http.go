@@ -97,6 +97,7 @@ type Protocol struct {
 	opts   Options
 	routes *std.ServeMux // nil for none
 	binds  bool          // there are routes with a Binding
+	verbs  []string      // the HTTP methods of the routes
 }
 
 // New returns a Protocol. Options may be nil, and must not be changed afterwards. New panics if the
@@ -109,7 +110,7 @@ func New(options *Options) *Protocol {
 	if p.opts.Logger == nil {
 		p.opts.Logger = slog.Default()
 	}
-	p.routes = muxOf(p.opts.Routes)
+	p.routes, p.verbs = muxOf(p.opts.Routes), verbsOf(p.opts.Routes)
 	p.binds = slices.ContainsFunc(p.opts.Routes, func(r Route) bool { return r.Binding != nil })
 	return p
 }
@@ -117,21 +118,27 @@ func New(options *Options) *Protocol {
 // Name implements yodel.Protocol.
 func (*Protocol) Name() string { return "http" }
 
-// preface is how a connection begins that speaks HTTP/2 without an upgrade.
-const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+// maxVerb is the largest length of the method of the first request of a connection.
+const maxVerb = 32
 
-// verbs are the methods with which a request of HTTP/1 may begin, and the preface of HTTP/2.
-var verbs = [...]string{"GET ", "POST ", "PUT ", "HEAD ", "DELETE ", "OPTIONS ", "PATCH ", "TRACE ", preface}
-
-// Match implements yodel.Protocol.
+// Match implements yodel.Protocol. A connection of HTTP/1 begins with any method, a space, and a
+// path, "*" or a URL. One of HTTP/2 begins with "PRI * HTTP/2.0". The method CONNECT is that of
+// other protocols.
 func (*Protocol) Match(first []byte) (ok, more bool) {
-	for _, verb := range verbs {
-		n := min(len(first), len(verb))
-		if string(first[:n]) == verb[:n] {
-			return n == len(verb), n < len(verb)
+	for i, c := range first {
+		switch {
+		case c == ' ' && i > 0:
+			return len(first) > i+1 && strings.IndexByte("/*h", first[i+1]) >= 0 && string(first[:i]) != std.MethodConnect, len(first) == i+1
+		case i == maxVerb || !isToken(c):
+			return false, false
 		}
 	}
-	return false, false
+	return false, true
+}
+
+// isToken reports whether c may stand in the method of a request.
+func isToken(c byte) bool {
+	return c|0x20 >= 'a' && c|0x20 <= 'z' || c >= '0' && c <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
 }
 
 // Serve implements yodel.Protocol.
@@ -173,8 +180,7 @@ func (c *router) route(w std.ResponseWriter, r *std.Request) {
 	}
 	switch kind := kindOf(r); {
 	case kind.serve != nil && r.Method != std.MethodPost:
-		w.Header().Set("Allow", std.MethodPost)
-		std.Error(w, "calls need the method POST", std.StatusMethodNotAllowed)
+		x.reject(std.StatusMethodNotAllowed, std.MethodPost, "calls need the method POST")
 	case kind.serve != nil:
 		kind.serve(x, kind)
 	default:
@@ -198,8 +204,11 @@ func (p *Protocol) crossOrigin(w std.ResponseWriter, r *std.Request) (answered b
 	if r.Method != std.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
 		return false
 	}
-	h.Set("Access-Control-Allow-Methods", "GET, POST")
-	h.Set("Access-Control-Allow-Headers", r.Header.Get("Access-Control-Request-Headers"))
+	h.Add("Vary", "Access-Control-Request-Method, Access-Control-Request-Headers")
+	h.Set("Access-Control-Allow-Methods", r.Header.Get("Access-Control-Request-Method")) // routes and Handler have any
+	if names := r.Header.Get("Access-Control-Request-Headers"); names != "" {
+		h.Set("Access-Control-Allow-Headers", names)
+	}
 	h.Set("Access-Control-Max-Age", "7200")
 	w.WriteHeader(std.StatusNoContent)
 	return true

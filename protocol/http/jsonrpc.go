@@ -25,28 +25,26 @@ func (x *exchange) serveJSONRPC() {
 	encoding, rpcx := x.r.Header.Get("Content-Encoding"), x.router.protocol.isRPCXJSON(x.r.Header)
 	switch {
 	case x.r.Method != std.MethodPost:
-		x.w.Header().Set("Allow", std.MethodPost)
-		std.Error(x.w, "JSON-RPC needs the method POST", std.StatusMethodNotAllowed)
+		x.reject(std.StatusMethodNotAllowed, std.MethodPost, "JSON-RPC needs the method POST")
 		return
 	case !rpcx && httpwire.ContentType(x.r.Header.Get("Content-Type")) != "application/json", encoding != "" && encoding != "identity":
-		x.w.Header().Set("Accept-Post", "application/json")
-		std.Error(x.w, "JSON-RPC needs the content type application/json, without compression", std.StatusUnsupportedMediaType)
+		x.reject(std.StatusUnsupportedMediaType, "application/json", "JSON-RPC needs the content type application/json, without compression")
 		return
 	}
 	md := httpwire.Metadata(x.r.Header)
 	if rpcx {
 		if err := addRPCX(md, x.r.Header); err != nil {
-			std.Error(x.w, "the header X-RPCX-Meta is malformed", std.StatusBadRequest)
+			x.reject(std.StatusBadRequest, "", "the header X-RPCX-Meta is malformed")
 			return
 		}
 	}
 	if err := x.fits(md); err != nil {
-		std.Error(x.w, "the metadata of the request "+err.Error(), std.StatusRequestHeaderFieldsTooLarge)
+		x.reject(std.StatusRequestHeaderFieldsTooLarge, "", "the metadata of the request "+err.Error())
 		return
 	}
 	timeout, e := x.connectTimeout()
 	if e != nil {
-		std.Error(x.w, e.Message, std.StatusBadRequest)
+		x.answer(std.StatusBadRequest, e)
 		return
 	}
 	message, e := x.readMessage()
@@ -88,7 +86,7 @@ func (x *exchange) readMessage() (message []byte, e *yodel.Error) {
 // refuseMessage answers a request whose message was not read.
 func (x *exchange) refuseMessage(e *yodel.Error) {
 	if e.Code != yodel.ResourceExhausted { // the body has not come
-		std.Error(x.w, e.Message, httpwire.Status(e.Code))
+		x.answer(httpwire.Status(e.Code), e)
 		return
 	}
 	x.sendMessage(jsonrpc.Fault(&jsonrpc.TooLargeError{Size: x.most + 1, Memory: !x.large}))

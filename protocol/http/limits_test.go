@@ -47,7 +47,7 @@ func TestSizeOfARequest(t *testing.T) {
 						r.is(t, 200, jsonOf(size))
 						continue
 					}
-					if r.fails(t, 429, yodel.ResourceExhausted, "the server's limit is 65536"); r.Header.Get("Yodel-Error-Id") != "YDL2201" || r.Header.Get("Yodel-Not-Processed") != "1" {
+					if r.fails(t, 413, yodel.ResourceExhausted, "the server's limit is 65536"); r.Header.Get("Yodel-Error-Id") != "YDL2201" || r.Header.Get("Yodel-Not-Processed") != "1" {
 						t.Errorf("%s, %d bytes: the headers are %v", name, size, r.Header)
 					}
 				}
@@ -88,7 +88,7 @@ func TestSizeAfterDecompression(t *testing.T) {
 					t.Errorf("%d bytes: %d %s", size, r.StatusCode, r.body)
 				}
 			} else {
-				r.fails(t, 429, yodel.ResourceExhausted, "decompression")
+				r.fails(t, 413, yodel.ResourceExhausted, "decompression")
 			}
 		}
 		stream := s.connect(c, "/Test/Gather", 1, string(packed))
@@ -97,7 +97,7 @@ func TestSizeAfterDecompression(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"/Test/Echo", "/Test/Join"} {
-		s.post(c, path, "no gzip", "Content-Encoding", "gzip").fails(t, 500, yodel.DataLoss, "cannot be decompressed")
+		s.post(c, path, "no gzip", "Content-Encoding", "gzip").fails(t, 400, yodel.InvalidArgument, "cannot be decompressed")
 	}
 }
 

@@ -21,8 +21,7 @@ type object = map[string]any
 // that the server's middleware decides whether the caller may have it.
 func (x *exchange) serveOpenAPI() {
 	if x.r.Method != std.MethodGet && x.r.Method != std.MethodHead {
-		x.w.Header().Set("Allow", "GET, HEAD")
-		std.Error(x.w, "the description needs the method GET", std.StatusMethodNotAllowed)
+		x.reject(std.StatusMethodNotAllowed, "GET, HEAD", "the description needs the method GET")
 		return
 	}
 	e := x.beginMethod("yodel.Info", x.session.Codec("json"))

@@ -8,6 +8,7 @@ import (
 	"errors"
 	std "net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/yodel-rpc/yodel"
@@ -48,7 +49,7 @@ type Binding interface {
 	// path. The values are for Request.
 	Match(verb, path string) (values []string, ok bool)
 	// Request returns the message of a request. The body of a GET is empty. If Request fails, the
-	// call fails with its error and the code invalid_argument.
+	// call fails with its error. The code is invalid_argument, or that of a *yodel.Error.
 	Request(values []string, query url.Values, body []byte) ([]byte, error)
 	// Reply returns a function that returns the body of the response to a call that is not a feed,
 	// or nil if the body is the message.
@@ -106,14 +107,52 @@ func (c *router) routed(w std.ResponseWriter, r *std.Request) bool {
 	var found *Route
 	var values []string
 	if !guarded(c.session, func() { found, values, x.rewrite = c.protocol.bound(r) }) {
-		std.Error(w, "the binding of a route panicked", std.StatusInternalServerError)
+		x.reject(std.StatusInternalServerError, "", "the binding of a route panicked")
 		return true
 	}
 	if found == nil {
 		return false
 	}
+	x.annotated = true
 	x.serveRoute(found.Method, false, func(query url.Values, body []byte) ([]byte, error) { return found.Binding.Request(values, query, body) }) //nolint:contextcheck // the context of a call is that of its session
 	return true
+}
+
+// needsJSON is the text of the answer to a request of a route with another content type.
+const needsJSON = "the request needs the content type application/json"
+
+// verbsOf returns the HTTP methods of the patterns of routes.
+func verbsOf(routes []Route) (verbs []string) {
+	for _, route := range routes {
+		verb, _, _ := strings.Cut(route.Pattern, " ")
+		if verb == std.MethodGet {
+			verbs = append(verbs, std.MethodHead)
+		}
+		verbs = append(verbs, verb)
+	}
+	slices.Sort(verbs)
+	return slices.Compact(verbs)
+}
+
+// allowed lists the HTTP methods other than that of a request for which its path has a route. If
+// one of GET and HEAD is not allowed, the other is not either.
+func (c *router) allowed(r *std.Request) string {
+	var list []string
+	read := []string{std.MethodGet, std.MethodHead}
+	guarded(c.session, func() {
+		for _, verb := range c.protocol.verbs {
+			if verb == r.Method || slices.Contains(read, verb) && slices.Contains(read, r.Method) {
+				continue
+			}
+			other := r.WithContext(r.Context()) // a copy
+			other.Method = verb
+			_, pattern := c.protocol.routes.Handler(other)
+			if route, _, _ := c.protocol.bound(other); route != nil || pattern != "" {
+				list = append(list, verb)
+			}
+		}
+	})
+	return strings.Join(list, ", ")
 }
 
 // bound returns the first route with a Binding that matches a request, or nil.
@@ -147,18 +186,13 @@ func (x *exchange) serveRoute(method string, whole bool, bind func(query url.Val
 	}
 	defer x.end()
 	x.v.Plain = plain || x.rewrite != nil
+	bodiless := x.r.Method != std.MethodPost && (x.r.ContentLength == 0 || x.r.ContentLength < 0 && media == "") // as far as the header tells
 	switch {
-	case !get && media != "application/"+subtype && (x.r.Method == std.MethodPost || x.r.ContentLength != 0):
-		x.refuse(func() {
-			x.w.Header().Set("Accept-Post", "application/json")
-			std.Error(x.w, "the request needs the content type application/json", std.StatusUnsupportedMediaType)
-		})
+	case !get && media != "application/"+subtype && !bodiless:
+		x.refuse(std.StatusUnsupportedMediaType, "application/json", needsJSON)
 		return
 	case get && x.v.Kind() != "" && !x.v.ReadOnly():
-		x.refuse(func() {
-			x.w.Header().Set("Allow", std.MethodPost)
-			std.Error(x.w, "the method changes something, so it cannot be called with "+x.r.Method, std.StatusMethodNotAllowed)
-		})
+		x.refuse(std.StatusMethodNotAllowed, x.router.allowed(x.r), "the method changes something, so it cannot be called with "+x.r.Method)
 		return
 	}
 	x.v.Refusal = x.unfit(codec, codec.Name(), "HTTP", "application/json")
@@ -166,7 +200,7 @@ func (x *exchange) serveRoute(method string, whole bool, bind func(query url.Val
 		x.v.Refusal = yodel.Errorf(yodel.Unimplemented, "%s: the method takes several values, so it has no route", method)
 	}
 	if codec.Name() == "json" {
-		x.source = func() *yodel.Error { return x.readRoute(bind, get) }
+		x.source = func() *yodel.Error { return x.readRoute(bind, get, bodiless && media != "application/json") }
 		if x.v.Kind() == "feed" && x.acceptsEvents() {
 			x.serveEvents(e)
 			return
@@ -176,8 +210,8 @@ func (x *exchange) serveRoute(method string, whole bool, bind func(query url.Val
 }
 
 // readRoute reads the body of a request of a route into v.Body, after it has admitted the call. The
-// server makes the message of the body and the query.
-func (x *exchange) readRoute(bind func(query url.Values, body []byte) ([]byte, error), get bool) *yodel.Error {
+// server makes the message of the body and the query. With empty, there must be no body.
+func (x *exchange) readRoute(bind func(query url.Values, body []byte) ([]byte, error), get, empty bool) *yodel.Error {
 	if get {
 		x.v.Compressed = false
 		if e := x.v.Admit(len(x.r.URL.Path)+len(x.r.URL.RawQuery), true); e != nil {
@@ -185,6 +219,11 @@ func (x *exchange) readRoute(bind func(query url.Values, body []byte) ([]byte, e
 		}
 	} else if e := x.readBody(); e != nil {
 		return e
+	}
+	if empty && !get && len(x.v.Body) > 0 {
+		e := unsupported(needsJSON)
+		e.Cause = errUnserved
+		return x.refuseLater(e)
 	}
 	x.v.Owned = true
 	x.v.Transform = func(body []byte) ([]byte, error) {
@@ -234,7 +273,10 @@ func joined(body, fields []byte) []byte {
 }
 
 func (x *exchange) wrongParameter(err error) *yodel.Error {
-	e := yodel.Errorf(yodel.InvalidArgument, "%s: %v", x.v.Call().Method, err)
-	e.NotProcessed = true
+	e := &yodel.Error{Code: yodel.InvalidArgument, Message: err.Error(), NotProcessed: true}
+	if told, ok := errors.AsType[*yodel.Error](err); ok {
+		e.Code, e.Message = told.Code, told.Message
+	}
+	e.Message = x.v.Call().Method + ": " + e.Message
 	return e
 }

@@ -69,7 +69,7 @@ func TestGatewayOfRPCX(t *testing.T) {
 		if r = post(hello, rpcxCall("Test", "Header")...); r.Header.Get("X-Rpcx-Meta") != "a=1+%26&%C3%BC=2" {
 			t.Errorf("the metadata is %q", r.Header.Get("X-Rpcx-Meta"))
 		}
-		s.do(c, std.MethodDelete, "/", hello, rpcxCall("Test", "Echo")...).is(t, 405, "calls of rpcx need the method POST, GET or PUT")
+		s.do(c, std.MethodDelete, "/", hello, rpcxCall("Test", "Echo")...).hasRPCX(t, 405, "", "calls of rpcx need the method POST, GET or PUT")
 		post(hello, rpcxCall("Test", "Lines")...).hasRPCX(t, 500, "", "two  lines")
 		post(hello, rpcxCall("Test", "Reserve")...).hasRPCX(t, 500, "", "reserved in rpcx")
 		post(hello, rpcxCall("Test", "Fail")...).hasRPCX(t, 500, "", "failed_precondition: it failed: hello")
@@ -114,8 +114,8 @@ func TestMetadataOfTheGatewayOfRPCX(t *testing.T) {
 func TestGatewayOfRPCXIsOff(t *testing.T) {
 	s := newSite(t, nil, yodel.ServerOptions{})
 	c := client(t, false)
-	s.do(c, std.MethodPost, "/any/path", `{"text":"x"}`, rpcxCall("Test", "Echo")...).is(t, 404, "404 page not found")
-	s.do(c, std.MethodPost, "/any/path", `{"jsonrpc":"2.0","method":"Test.Read","params":{},"id":1}`, "X-JSONRPC-2.0", "true").is(t, 404, "404 page not found")
+	s.do(c, std.MethodPost, "/any/path", `{"text":"x"}`, rpcxCall("Test", "Echo")...).fails(t, 404, yodel.Unimplemented, `"any/path" is not a method`)
+	s.do(c, std.MethodPost, "/any/path", `{"jsonrpc":"2.0","method":"Test.Read","params":{},"id":1}`, "X-JSONRPC-2.0", "true").fails(t, 404, yodel.Unimplemented, `"any/path" is not a method`)
 }
 
 func TestJSONRPCOfRPCX(t *testing.T) {
@@ -128,6 +128,6 @@ func TestJSONRPCOfRPCX(t *testing.T) {
 	if md := got.Result.Metadata; r.StatusCode != std.StatusOK || md["k"] != "v" || md["authorization"] != "x" || md["x-rpcx-meta"] != "" || md["x-jsonrpc-2.0"] != "" {
 		t.Errorf("got %d, %s", r.StatusCode, r.body)
 	}
-	s.do(c, std.MethodPost, "/", request, "X-JSONRPC-2.0", "true", "X-RPCX-Meta", "%zz").is(t, 400, "the header X-RPCX-Meta is malformed")
-	s.do(c, std.MethodGet, "/", "", "X-JSONRPC-2.0", "true").is(t, 405, "JSON-RPC needs the method POST")
+	s.do(c, std.MethodPost, "/", request, "X-JSONRPC-2.0", "true", "X-RPCX-Meta", "%zz").fails(t, 400, yodel.InvalidArgument, "the header X-RPCX-Meta is malformed")
+	s.do(c, std.MethodGet, "/", "", "X-JSONRPC-2.0", "true").fails(t, 405, yodel.Unknown, "JSON-RPC needs the method POST")
 }

@@ -211,7 +211,7 @@ func (st *stream) Receive(ctx context.Context) (body []byte, compressed bool, er
 		err = yodel.Errorf(yodel.Internal, "a message is compressed, and the request names no compression")
 	}
 	st.receiveErr = err
-	return body, flags == httpwire.FlagCompressed, err
+	return body, flags == httpwire.FlagCompressed && len(body) > 0, err
 }
 
 // slowFrom is the size in bytes from which a message must arrive at the least pace, and from which
@@ -275,7 +275,7 @@ func (st *stream) only() *yodel.Error {
 	if e := st.readSized(size, paced); e != nil {
 		return st.refuseLater(e)
 	}
-	st.v.Compressed = flags != 0
+	st.v.Compressed = flags != 0 && size > 0
 	switch _, _, err = st.from.Prefix(); {
 	case err == nil:
 		return st.refuseLater(yodel.Errorf(yodel.Unimplemented, "%s: the request has several messages", st.v.Call().Method))

@@ -291,7 +291,7 @@ func (v *conversation) Receive(ctx context.Context) ([]byte, bool, error) {
 		}
 		return nil, false, v.end
 	}
-	return body, flags&httpwire.FlagCompressed != 0, nil
+	return body, flags&httpwire.FlagCompressed != 0 && len(body) > 0, nil
 }
 
 // next reads the next message. It returns io.EOF after the last one.
@@ -314,7 +314,7 @@ func (v *conversation) next() (flags byte, body []byte, err error) {
 		return 0, nil, err
 	case v.protocol.Last != 0 && flags&v.protocol.Last != 0:
 		v.last = append([]byte{}, body...)
-		if flags&httpwire.FlagCompressed != 0 {
+		if flags&httpwire.FlagCompressed != 0 && len(body) > 0 {
 			if v.last, err = v.decompress(body); err != nil {
 				return 0, nil, err
 			}

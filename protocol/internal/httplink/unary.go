@@ -107,7 +107,7 @@ func (x *exchange) takeUnary(response *http.Response) error {
 	case httpwire.Codec(subtype) != httpwire.Codec(x.subtype):
 		return yodel.Errorf(yodel.Internal, "%s: the reply has the content type %.60q", call.Method, media)
 	}
-	return call.TakeReply(body, sent != "")
+	return call.TakeReply(body, sent != "" && len(body) > 0)
 }
 
 // isCodec reports whether a content type names one of the codecs that Connect describes.

@@ -55,7 +55,7 @@ func SetError(h http.Header, prefix string, e *yodel.Error) {
 		h[prefix+headerNotProcessed] = []string{"1"}
 	}
 	if e.RetryAfter > 0 {
-		h[prefix+headerPushback] = []string{strconv.FormatInt(e.RetryAfter.Milliseconds(), 10)}
+		h[prefix+headerPushback] = []string{strconv.FormatInt(int64((e.RetryAfter+time.Millisecond-1)/time.Millisecond), 10)}
 	}
 }
 

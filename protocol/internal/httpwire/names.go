@@ -3,6 +3,7 @@
 package httpwire
 
 import (
+	"strconv"
 	"strings"
 )
 
@@ -71,15 +72,46 @@ func Encoding(compressor string) string {
 // identity is the encoding of data that is not compressed.
 const identity = "identity"
 
+// maxAcceptable is how many encodings of a header count.
+const maxAcceptable = 32
+
 // Acceptable returns the encodings that a header such as Accept-Encoding lists, without those that
-// it excludes with q=0.
+// it excludes with the weight 0. Those with a larger weight come first.
 func Acceptable(header string) (encodings []string) {
+	if header == "" {
+		return nil
+	}
+	var room [8]float64 // for most requests
+	weights := room[:0]
+	encodings = make([]string, 0, min(strings.Count(header, ",")+1, maxAcceptable))
 	for part := range strings.SplitSeq(header, ",") {
-		name, parameter, _ := strings.Cut(part, ";")
-		q := strings.ReplaceAll(parameter, " ", "")
-		if name = strings.ToLower(strings.TrimSpace(name)); name != "" && name != identity && q != "q=0" && q != "q=0.0" {
-			encodings = append(encodings, name)
+		name, parameter, weighted := strings.Cut(part, ";")
+		name = strings.ToLower(strings.TrimSpace(name))
+		weight := 1.0
+		if weighted {
+			weight = weightOf(parameter)
+		}
+		if name == "" || name == identity || weight <= 0 {
+			continue
+		}
+		if len(encodings) == maxAcceptable {
+			break
+		}
+		encodings, weights = append(encodings, name), append(weights, weight)
+		for at := len(weights) - 1; at > 0 && weights[at-1] < weights[at]; at-- {
+			weights[at-1], weights[at] = weights[at], weights[at-1]
+			encodings[at-1], encodings[at] = encodings[at], encodings[at-1]
 		}
 	}
 	return encodings
+}
+
+// weightOf returns the weight that a parameter such as "q=0.5" says, or 1.
+func weightOf(parameter string) float64 {
+	name, value, _ := strings.Cut(parameter, "=")
+	q, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+	if err != nil || !strings.EqualFold(strings.TrimSpace(name), "q") {
+		return 1
+	}
+	return q
 }
