@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/yodel-rpc/yodel"
 )
 
 // A binding is one rule of an annotation. It implements http.Binding.
@@ -23,6 +25,7 @@ type binding struct {
 	wholeBody bool                         // the body has all fields that the path does not have
 	body      protoreflect.FieldDescriptor // the field that the body is, or nil
 	reply     protoreflect.FieldDescriptor // the field of the reply that is sent, or nil
+	unserved  *yodel.Error                 // why the method has no route, or nil
 }
 
 // Match implements http.Binding.
@@ -41,6 +44,7 @@ var (
 	errOne   = errors.New("the field takes one value")
 	errTwice = errors.New("the path or the body has the field already")
 	errField = errors.New("the request has no such field")
+	errAlt   = errors.New("responses are JSON")
 )
 
 // An object is an object in JSON.
@@ -48,6 +52,9 @@ type object map[string]json.RawMessage
 
 // Request implements http.Binding.
 func (b *binding) Request(values []string, query url.Values, body []byte) ([]byte, error) {
+	if b.unserved != nil {
+		return nil, b.unserved
+	}
 	fields := make(object)
 	body = bytes.TrimSpace(body)
 	switch {
@@ -60,9 +67,6 @@ func (b *binding) Request(values []string, query url.Values, body []byte) ([]byt
 		fields[b.body.JSONName()] = body
 	case string(body) != "{}":
 		return nil, errBody
-	}
-	if b.wholeBody && len(query) > 0 {
-		return nil, errQuery
 	}
 	for name, all := range query {
 		if err := b.setParameter(fields, name, all); err != nil {
@@ -81,8 +85,21 @@ func (b *binding) Request(values []string, query url.Values, body []byte) ([]byt
 	return json.Marshal(fields)
 }
 
+// systemParameters are parameters that all methods of Google's APIs have. All of them may begin
+// with "$", which no field does.
+var systemParameters = map[string]bool{"alt": true, "fields": true, "key": true, "prettyPrint": true, "quotaUser": true}
+
 // setParameter sets the field of a parameter.
 func (b *binding) setParameter(fields object, name string, values []string) error {
+	if plain, marked := strings.CutPrefix(name, "$"); marked || systemParameters[name] && fieldOf(b.method.Input(), name) == nil {
+		if plain == "alt" && !strings.HasPrefix(values[0], "json") {
+			return errAlt
+		}
+		return nil
+	}
+	if b.wholeBody {
+		return errQuery
+	}
 	path, err := fieldsAt(b.method.Input(), name)
 	if err != nil {
 		return err

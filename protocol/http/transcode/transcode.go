@@ -18,11 +18,13 @@
 // already, and if it has a body that the annotation does not name. A parameter may have the name of
 // a field in the .proto file or in JSON. Enums have names or numbers. Parameters of messages are
 // Timestamp, Duration, FieldMask and the wrappers; of other messages, the fields behind a dot are
-// parameters.
+// parameters. The system parameters of Google's APIs have no meaning: alt, fields, key, prettyPrint
+// and quotaUser, unless the request has such a field, and all names that begin with "$". An error
+// has the form of all errors over HTTP, and its member "error" is that of Google's APIs, with the
+// code, the message and the status.
 package transcode
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -31,14 +33,15 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/protocol/http"
 )
 
 // Routes returns the routes of all annotated methods in files. Each route names its annotation as
 // Pattern, for example "GET /v1/{name=shelves/*}". The routes with the more specific paths come
-// first: the first route that matches a request serves it. Routes fails if an annotation is wrong,
-// or if it is one of a method that receives a stream or has a google.api.HttpBody, which this
-// package does not have.
+// first: the first route that matches a request serves it. Routes fails if an annotation is wrong.
+// This package has no google.api.HttpBody, no methods that receive a stream and no response_body of
+// feeds: the routes of such methods answer with the status 501, and the others work.
 func Routes(files ...protoreflect.FileDescriptor) ([]http.Route, error) {
 	var all []*binding
 	for _, file := range files {
@@ -105,7 +108,14 @@ func newBinding(m protoreflect.MethodDescriptor, rule *annotations.HttpRule) (*b
 	if b.template, err = parse(path); err != nil {
 		return nil, fmt.Errorf("the path %q: %w", path, err)
 	}
-	return b, cmp.Or(b.bindFields(rule), b.check())
+	if err := b.bindFields(rule); err != nil {
+		return nil, err
+	}
+	if b.verb == "GET" && (b.wholeBody || b.body != nil) {
+		return nil, errors.New("GET has no body")
+	}
+	b.unserved = b.check()
+	return b, nil
 }
 
 // bindFields looks up the fields that a rule names.
@@ -137,21 +147,19 @@ func (b *binding) bindFields(rule *annotations.HttpRule) error {
 	return nil
 }
 
-// check refuses what this package does not have.
-func (b *binding) check() error {
+// check returns an error for what this package does not have.
+func (b *binding) check() *yodel.Error {
 	const httpBody = "google.api.HttpBody"
 	for _, d := range []protoreflect.Descriptor{b.method.Input(), b.method.Output(), messageOf(b.body), messageOf(b.reply)} {
 		if d != nil && d.FullName() == httpBody {
-			return fmt.Errorf("%s is not supported", httpBody)
+			return yodel.Errorf(yodel.Unimplemented, "the method has no route, because %s is not supported", httpBody)
 		}
 	}
 	switch {
 	case b.method.IsStreamingClient():
-		return errors.New("a method that receives a stream has no route")
+		return yodel.Errorf(yodel.Unimplemented, "a method that receives a stream has no route")
 	case b.method.IsStreamingServer() && b.reply != nil:
-		return errors.New("a stream has no response_body")
-	case b.verb == "GET" && (b.wholeBody || b.body != nil):
-		return errors.New("GET has no body")
+		return yodel.Errorf(yodel.Unimplemented, "the method has no route, because it is a feed with a response_body")
 	}
 	return nil
 }

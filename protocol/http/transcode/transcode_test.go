@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"google.golang.org/genproto/googleapis/api/annotations"
+	"google.golang.org/genproto/googleapis/api/httpbody"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protodesc"
@@ -37,6 +38,12 @@ func serve(t testing.TB, codecs ...yodel.Codec) func(method, path, body string, 
 	if err != nil {
 		t.Fatal(err)
 	}
+	return serveRoutes(t, routes, codecs...)
+}
+
+// serveRoutes is serve with other routes of the same methods.
+func serveRoutes(t testing.TB, routes []http.Route, codecs ...yodel.Codec) func(method, path, body string, headers ...string) (int, string) {
+	t.Helper()
 	s := yodel.NewServer(&yodel.ServerOptions{
 		Codecs: codecs, Protocols: []yodel.Protocol{http.New(&http.Options{Routes: routes})}, Logger: slog.New(slog.DiscardHandler),
 	})
@@ -198,7 +205,7 @@ func TestOrderOfRoutes(t *testing.T) {
 		{"get":"/v1/{name}"},{"get":"/v1/fixed"},{"get":"/v1/{name=**}:go"},{"get":"/v1/{name}:go"},{"get":"/v1/fixed/{name=**}"},{"get":"/v1/fixed/{name}"}]}`), rule); err != nil {
 		t.Fatal(err)
 	}
-	routes, err := annotated(t, rule, false)
+	routes, err := annotated(t, rule)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,14 +219,14 @@ func TestOrderOfRoutes(t *testing.T) {
 }
 
 // annotated returns the routes of a method with an annotation.
-func annotated(t testing.TB, rule *annotations.HttpRule, streams bool) ([]http.Route, error) {
+func annotated(t testing.TB, rule *annotations.HttpRule) ([]http.Route, error) {
 	t.Helper()
 	file := protodesc.ToFileDescriptorProto(testpb.File_library_proto)
 	file.Name, file.Package = new("wrong.proto"), new("wrong")
 	options := new(descriptorpb.MethodOptions)
 	proto.SetExtension(options, annotations.E_Http, rule)
 	file.Service = []*descriptorpb.ServiceDescriptorProto{{Name: new("Service"), Method: []*descriptorpb.MethodDescriptorProto{{
-		Name: new("Method"), InputType: new(".testpb.Everything"), OutputType: new(".testpb.Everything"), Options: options, ClientStreaming: &streams,
+		Name: new("Method"), InputType: new(".testpb.Everything"), OutputType: new(".testpb.Everything"), Options: options,
 	}}}}
 	file.MessageType, file.EnumType, file.Dependency = nil, nil, []string{"library.proto", "google/api/annotations.proto"}
 	built, err := protodesc.NewFile(file, protoregistry.GlobalFiles)
@@ -259,16 +266,89 @@ func TestWrongAnnotations(t *testing.T) {
 		if err := protojson.Unmarshal([]byte(test.rule), rule); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := annotated(t, rule, false); err == nil || !strings.Contains(err.Error(), test.says) || !strings.HasPrefix(err.Error(), "transcode: wrong.Service.Method: ") {
+		if _, err := annotated(t, rule); err == nil || !strings.Contains(err.Error(), test.says) || !strings.HasPrefix(err.Error(), "transcode: wrong.Service.Method: ") {
 			t.Errorf("%s: got %v, want %q", test.rule, err, test.says)
 		}
 	}
 	good := &annotations.HttpRule{Pattern: &annotations.HttpRule_Get{Get: "/v1"}}
-	if _, err := annotated(t, good, false); err != nil {
+	if _, err := annotated(t, good); err != nil {
 		t.Error(err)
 	}
-	if _, err := annotated(t, good, true); err == nil || !strings.Contains(err.Error(), "stream") {
-		t.Errorf("a stream: got %v", err)
+}
+
+// Methods that have no route answer with the status 501, and do not keep others from their routes.
+func TestMethodsWithoutARouteLeaveTheOthers(t *testing.T) {
+	file := protodesc.ToFileDescriptorProto(testpb.File_library_proto)
+	method := func(name, in, out string, streams bool) *descriptorpb.MethodDescriptorProto {
+		options := new(descriptorpb.MethodOptions)
+		rule := &annotations.HttpRule{Pattern: &annotations.HttpRule_Post{Post: "/v1/" + name}, Body: "*"}
+		proto.SetExtension(options, annotations.E_Http, rule)
+		return &descriptorpb.MethodDescriptorProto{Name: &name, InputType: &in, OutputType: &out, Options: options, ClientStreaming: &streams}
+	}
+	const message, blob = ".testpb.Everything", ".google.api.HttpBody"
+	file.Name, file.Package, file.MessageType, file.EnumType = new("some.proto"), new("some"), nil, nil
+	file.Dependency = []string{"library.proto", "google/api/annotations.proto", httpbody.File_google_api_httpbody_proto.Path()}
+	file.Service = []*descriptorpb.ServiceDescriptorProto{{Name: new("Library"), Method: []*descriptorpb.MethodDescriptorProto{
+		method("Download", message, blob, false), method("Upload", blob, message, false), method("Collect", message, message, true), method("GetMessage", message, message, false),
+	}}}
+	built, err := protodesc.NewFile(file, protoregistry.GlobalFiles)
+	if err != nil {
+		t.Fatal(err)
+	}
+	routes, err := transcode.Routes(built)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range routes {
+		routes[i].Method = "testpb.Library.GetMessage" // which the server has
+	}
+	do := serveRoutes(t, routes, protobuf.Codec, protobuf.JSON)
+	for name, says := range map[string]string{"Download": "google.api.HttpBody", "Upload": "google.api.HttpBody", "Collect": "receives a stream"} {
+		if status, body := do("POST", "/v1/"+name, "{}"); status != 501 || !strings.Contains(body, says) || !strings.Contains(body, `"code":"unimplemented"`) {
+			t.Errorf("%s: got %d %s", name, status, body)
+		}
+	}
+	if status, body := do("POST", "/v1/GetMessage", `{"text":"x"}`); status != 200 {
+		t.Errorf("got %d %s", status, body)
+	}
+}
+
+// Clients of Google's APIs send system parameters, and read an error in the member "error".
+func TestClientsOfGoogleAPIs(t *testing.T) {
+	do := serve(t, protobuf.Codec, protobuf.JSON)
+	for _, test := range []struct{ method, path, body string }{
+		{"GET", "/v2/messages/1?%24alt=json%3Benum-encoding%3Dint", ""},
+		{"GET", "/v2/messages/1?$alt=json&alt=json&prettyPrint=false&key=k&quotaUser=u&fields=text&$.xgafv=1", ""},
+		{"PUT", "/v1/messages/1?$alt=json", "{}"},
+	} {
+		if status, body := do(test.method, test.path, test.body); status != 200 {
+			t.Errorf("%s: got %d %s", test.path, status, body)
+		}
+	}
+	for _, test := range []struct {
+		method, path string
+		status       int
+		name         string
+	}{
+		{"GET", "/v2/messages/1?alt=proto", 400, "INVALID_ARGUMENT"},
+		{"GET", "/v2/messages/1?$alt=media", 400, "INVALID_ARGUMENT"},
+		{"GET", "/v2/messages/1?color=red", 400, "INVALID_ARGUMENT"},
+		{"GET", "/v1/watch/x", 501, "UNIMPLEMENTED"}, // it is a feed
+		{"POST", "/v1/tags", 415, "UNKNOWN"},
+	} {
+		var said struct {
+			Code, Message string
+			Error         struct {
+				Code            int
+				Message, Status string
+			}
+		}
+		headers := map[bool][]string{true: {"Content-Type", "text/plain"}}[test.status == 415]
+		status, body := do(test.method, test.path, "", headers...)
+		if err := json.Unmarshal([]byte(body), &said); err != nil || status != test.status || said.Error.Code != status || said.Error.Status != test.name ||
+			said.Error.Message == "" || said.Message != said.Error.Message || said.Code != strings.ToLower(test.name) {
+			t.Errorf("%s: got %d %s, %v", test.path, status, body, err)
+		}
 	}
 }
 
