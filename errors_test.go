@@ -728,8 +728,8 @@ func (noStore) Take(context.Context, string, int, float64, int) (int, time.Durat
 	return 0, 0, io.ErrUnexpectedEOF
 }
 
-func (noStore) Claim(context.Context, string, string, []byte, time.Duration, time.Duration) ([]byte, bool, error) {
-	return nil, false, io.ErrUnexpectedEOF
+func (noStore) Claim(context.Context, string, string, []byte, time.Duration, time.Duration) ([]byte, bool, time.Duration, error) {
+	return nil, false, 0, io.ErrUnexpectedEOF
 }
 
 func (noStore) Drop(context.Context, string, string) error { return io.ErrUnexpectedEOF }

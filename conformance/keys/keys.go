@@ -36,6 +36,8 @@ type Kind struct {
 	// Memory makes the memory of a server that starts, and returns what happens to it when the
 	// server is killed. A nil Memory is that of a server that does not remember keys.
 	Memory func() (m yodel.KeyMemory, killed func())
+	// Lose makes a shared memory forget all keys. Nil means that it does not.
+	Lose func()
 	// Recommended is recommended.Client, which a package cannot import. Default: no client has
 	// those options.
 	Recommended func(o *yodel.ClientOptions) *yodel.ClientOptions
@@ -50,12 +52,12 @@ type Counts struct {
 	Executed, Twice                         int // keys
 	// calls that succeeded although an attempt of theirs may have been executed before
 	Repeated                        int
-	Attempts, Resets, Kills, Delays int
+	Attempts, Resets, Kills, Delays, Losses int
 }
 
 func (c Counts) String() string {
 	return fmt.Sprintf("%d calls with %d attempts: %d succeeded (%d after an attempt in doubt), %d not executed, %d in doubt; %d keys executed, %d twice; "+
-		"%d resets, %d kills, %d delays", c.Calls, c.Attempts, c.Succeeded, c.Repeated, c.NotExecuted, c.Doubtful, c.Executed, c.Twice, c.Resets, c.Kills, c.Delays)
+		"%d resets, %d kills, %d delays, %d losses", c.Calls, c.Attempts, c.Succeeded, c.Repeated, c.NotExecuted, c.Doubtful, c.Executed, c.Twice, c.Resets, c.Kills, c.Delays, c.Losses)
 }
 
 const work yodel.Method[string, string] = "Keys.Work"
@@ -284,6 +286,11 @@ func (r *run) disturb(ctx context.Context) {
 			n.proxy.delay.Store(int64(r.random.IntN(20)) * int64(time.Millisecond))
 		case 3:
 			n.proxy.delay.Store(0)
+		case 4:
+			if r.kind.Lose != nil {
+				r.counts.Losses++
+				r.kind.Lose()
+			}
 		default:
 			r.counts.Resets++
 			n.proxy.reset()

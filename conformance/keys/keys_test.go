@@ -91,7 +91,7 @@ func (h *storeHandle) update(key string, f func(e *entry)) error {
 	return nil
 }
 
-func (h *storeHandle) Claim(_ context.Context, key, owner string, value []byte, lease, keep time.Duration) (found []byte, alive bool, err error) {
+func (h *storeHandle) Claim(_ context.Context, key, owner string, value []byte, lease, keep time.Duration) (found []byte, alive bool, whole time.Duration, err error) {
 	err = h.update(key, func(e *entry) {
 		now := time.Now()
 		if e == nil || e.owner == owner && !e.settled {
@@ -100,7 +100,7 @@ func (h *storeHandle) Claim(_ context.Context, key, owner string, value []byte, 
 		}
 		found, alive = e.value, e.settled || now.Before(e.lease)
 	})
-	return found, alive, err
+	return found, alive, keep, err
 }
 
 func (h *storeHandle) Renew(_ context.Context, key, owner string, lease time.Duration) error {

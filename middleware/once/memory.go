@@ -70,20 +70,20 @@ func (m *Memory) part(key string) *part {
 }
 
 // Claim implements Store. The owner of a claimed key lives as long as this process.
-func (m *Memory) Claim(ctx context.Context, key, owner string, value []byte, _, _ time.Duration) (found []byte, alive bool, err error) {
+func (m *Memory) Claim(ctx context.Context, key, owner string, value []byte, _, keep time.Duration) (found []byte, alive bool, whole time.Duration, err error) {
 	if err := ctx.Err(); err != nil {
-		return nil, false, err
+		return nil, false, 0, err
 	}
 	now := time.Now()
 	if found = m.find(key, now); found != nil {
-		return found, true, nil
+		return found, true, 0, nil
 	}
 	if m.keys.Add(1) > int64(m.MaxKeys) {
 		if after := m.sweep(now); m.keys.Load() > int64(m.MaxKeys) {
 			m.keys.Add(-1)
 			e := yodel.Errorf(yodel.ResourceExhausted, "%d idempotency keys are remembered, which is the limit", m.MaxKeys)
 			e.RetryAfter = after
-			return nil, false, e
+			return nil, false, 0, e
 		}
 	}
 	p := m.part(key)
@@ -91,14 +91,14 @@ func (m *Memory) Claim(ctx context.Context, key, owner string, value []byte, _, 
 	defer p.mu.Unlock()
 	if e := p.entries[key]; e != nil { // another call has claimed the key meanwhile
 		m.keys.Add(-1)
-		return e.value, true, nil
+		return e.value, true, 0, nil
 	}
 	if p.entries == nil {
 		p.entries = make(map[string]*entry)
 	}
 	p.entries[key] = &entry{key: key, owner: owner, value: slices.Clone(value)}
 	m.bytes.Add(int64(len(value)))
-	return nil, false, nil
+	return nil, false, keep, nil
 }
 
 // find returns the value of a key, or nil. It also removes expired entries.

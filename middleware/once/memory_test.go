@@ -3,6 +3,7 @@
 package once_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -116,7 +117,7 @@ func TestTheMemoryIsBounded(t *testing.T) {
 	fill := func(from, n int) {
 		for i := range n {
 			key := fmt.Sprint("key", from+i)
-			if _, _, err := m.Claim(t.Context(), key, "a", make([]byte, 33), time.Minute, time.Minute); err != nil && !errors.Is(err, yodel.ResourceExhausted) {
+			if _, _, _, err := m.Claim(t.Context(), key, "a", make([]byte, 33), time.Minute, time.Minute); err != nil && !errors.Is(err, yodel.ResourceExhausted) {
 				t.Fatal(err)
 			}
 			switch i % 3 {
@@ -161,13 +162,21 @@ type broken struct {
 
 	claim, put, drop error
 	garbage          []byte
+	whole            time.Duration // how long the store has not lost a key, unless it is 0
+	identified       int
 }
 
-func (b *broken) Claim(ctx context.Context, key, owner string, value []byte, lease, keep time.Duration) ([]byte, bool, error) {
+func (b *broken) Identity(context.Context) (string, error) {
+	b.identified++
+	return fmt.Sprint("memory ", b.identified), nil
+}
+
+func (b *broken) Claim(ctx context.Context, key, owner string, value []byte, lease, keep time.Duration) ([]byte, bool, time.Duration, error) {
 	if b.claim != nil || b.garbage != nil {
-		return b.garbage, true, b.claim
+		return b.garbage, true, 0, b.claim
 	}
-	return b.Store.Claim(ctx, key, owner, value, lease, keep)
+	found, alive, whole, err := b.Store.Claim(ctx, key, owner, value, lease, keep)
+	return found, alive, cmp.Or(b.whole, whole), err
 }
 
 func (b *broken) Put(ctx context.Context, key, owner string, value []byte, keep time.Duration) error {
@@ -210,6 +219,43 @@ func TestABrokenStore(t *testing.T) {
 	})
 }
 
+// A store that has lost keys does not know which calls were executed before.
+func TestAStoreThatLostKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, scope := range []string{"", "named by the program"} {
+			s := &broken{Store: once.NewMemory(nil)}
+			o := &once.Options{Store: s, Scope: scope, Logger: slog.New(slog.DiscardHandler)}
+			memory := once.With(o)
+			scopeOf := func() string {
+				synctest.Wait() // the store is asked again in the background
+				name, _ := memory.Scope()
+				return name
+			}
+			if got := scopeOf(); got != cmp.Or(scope, "memory 1") || s.identified != 1 {
+				t.Errorf("the memory is %q, and was asked for its name %d times", got, s.identified)
+			}
+			c := newCounterOf(t, memory, nil, func(next yodel.Handler) yodel.Handler {
+				return func(ctx context.Context, call *yodel.Call) error {
+					time.Sleep(time.Millisecond) // the network takes some time
+					return next(ctx, call)
+				}
+			})
+			c.want("a 1", 1)(c.try("before", "a"))
+			s.whole = 1
+			if e := c.wantID("YDL3402", 1)(c.try("lost", "a")); e.Code != yodel.Aborted || e.NotProcessed || !strings.Contains(e.Message, "lost this key") {
+				t.Errorf("got %+v", e)
+			}
+			if got := scopeOf(); got != cmp.Or(scope, "memory 2") || s.identified != 2 {
+				t.Errorf("the memory is %q, and was asked for its name %d times", got, s.identified)
+			}
+			s.whole = 0
+			c.wantID("YDL3402", 1)(c.try("lost", "a"))
+			c.want("a 1", 1)(c.try("before", "a"))
+			c.want("a 2", 2)(c.try("after", "a"))
+		}
+	})
+}
+
 // Servers that keep outcomes for different times may share a memory: those whose time is over are
 // forgotten behind others whose is not.
 func TestAKeyIsForgottenBehindOneThatIsKeptForLonger(t *testing.T) {
@@ -218,7 +264,7 @@ func TestAKeyIsForgottenBehindOneThatIsKeptForLonger(t *testing.T) {
 		ctx, value := t.Context(), make([]byte, 100)
 		settle := func(key string, keep time.Duration) {
 			t.Helper()
-			if found, _, err := m.Claim(ctx, key, "a", value, 0, keep); found != nil || err != nil {
+			if found, _, _, err := m.Claim(ctx, key, "a", value, 0, keep); found != nil || err != nil {
 				t.Fatalf("%s: %d bytes are there, %v", key, len(found), err)
 			}
 			if err := m.Put(ctx, key, "a", value, keep); err != nil {
@@ -235,7 +281,7 @@ func TestAKeyIsForgottenBehindOneThatIsKeptForLonger(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		for i := range 500 {
-			if found, _, err := m.Claim(ctx, fmt.Sprint("long ", i), "b", value, 0, time.Hour); found == nil || err != nil {
+			if found, _, _, err := m.Claim(ctx, fmt.Sprint("long ", i), "b", value, 0, time.Hour); found == nil || err != nil {
 				t.Fatalf("long %d is gone before its time (%v)", i, err)
 			}
 		}

@@ -29,7 +29,9 @@
 // twice while the store lives. A request that arrives later than Options.Keep after its key was
 // first sent is refused with YDL3406, if the store does not know the key. If the server dies during
 // a call, or its outcome cannot be recorded, later calls with the key fail with YDL3402, which
-// leaves open whether it was executed. A reply that is too large, or that was evicted, is not kept.
+// leaves open whether it was executed. Calls that were sent before a store lost keys fail with
+// YDL3402 too, if the store notices it, as that of package middleware/redis does. A reply that is
+// too large, or that was evicted, is not kept.
 // Later calls then fail with YDL3403, which says that the call was executed.
 //
 // # Which outcomes are recorded
@@ -120,9 +122,11 @@ type Store interface {
 	// Claim stores value under key for the owner, which then executes the call, and returns nil. If
 	// there is already a value, Claim changes nothing. It then returns that value, and whether its
 	// owner is alive: the owner has put its outcome, or it has claimed or renewed the key less than
-	// its lease ago. The value stays for keep in any case. If there is no room, Claim returns an
-	// error with the code ResourceExhausted.
-	Claim(ctx context.Context, key, owner string, value []byte, lease, keep time.Duration) (found []byte, alive bool, err error)
+	// its lease ago. The value stays for keep in any case. If there is no value, Claim returns for
+	// how long the store has certainly not lost a key, at least 1 ns: a call that was first sent
+	// earlier is not executed. A store that never loses keys returns keep. If there is no room,
+	// Claim returns an error with the code ResourceExhausted.
+	Claim(ctx context.Context, key, owner string, value []byte, lease, keep time.Duration) (found []byte, alive bool, whole time.Duration, err error)
 	// Renew reports that the owner is alive. The time for which the value stays begins again,
 	// because a method may take longer than that.
 	Renew(ctx context.Context, key, owner string, lease time.Duration) error
@@ -258,13 +262,15 @@ func (in *intent) lead(ctx context.Context) error {
 	claim := appendRecord(nil, claimed, in.print)
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		asking, cancel := in.asking(ctx)
-		found, alive, err := in.Store.Claim(asking, in.key, in.owner, claim, in.Lease, in.Keep)
+		found, alive, whole, err := in.Store.Claim(asking, in.key, in.owner, claim, in.Lease, in.Keep)
 		cancel()
 		switch {
 		case err != nil:
 			return in.unclaimed(ctx, err)
 		case found == nil && in.call.KeyAge() >= in.Keep:
 			return in.tooLate(ctx)
+		case found == nil && in.call.KeyAge() >= whole:
+			return in.forgotten(ctx, whole)
 		case found == nil:
 			return in.execute(ctx)
 		case kindOf(found) != claimed:
@@ -387,6 +393,18 @@ func (in *intent) tooLate(ctx context.Context) error {
 		in.call.KeyAge().Round(time.Millisecond), in.Keep))
 }
 
+// forgotten returns the error of a call that was first sent before the store lost keys. It records
+// that the outcome is unknown, also for later calls of the program with the key.
+func (in *intent) forgotten(ctx context.Context, whole time.Duration) error {
+	in.emptied()
+	in.flight.record = appendRecord(nil, lost, in.print)
+	in.put(ctx, in.flight.record)
+	e := in.unknown()
+	e.Message = fmt.Sprintf("%s: the store of idempotency keys may have lost this key %v ago, when the call had been sent; it may have been executed",
+		in.call.Method, whole.Round(time.Millisecond))
+	return e
+}
+
 // answer sets the outcome of the call to a recorded one.
 func (in *intent) answer(record []byte) error {
 	if len(record) < headSize {
@@ -429,7 +447,7 @@ func (in *intent) other() error {
 	}
 }
 
-func (in *intent) unknown() error {
+func (in *intent) unknown() *yodel.Error {
 	return &yodel.Error{
 		Code: yodel.Aborted, ID: "YDL3402",
 		Message: in.call.Method + ": the call with this idempotency key was begun before, and nobody knows how it ended; it may have been executed",

@@ -47,9 +47,14 @@ type counter struct {
 // which may be nil.
 func newCounter(t *testing.T, o *once.Options, f func(ctx context.Context, in string) error, above ...yodel.Middleware) *counter {
 	t.Helper()
+	return newCounterOf(t, once.With(o), f, above...)
+}
+
+func newCounterOf(t *testing.T, memory yodel.KeyMemory, f func(ctx context.Context, in string) error, above ...yodel.Middleware) *counter {
+	t.Helper()
 	c := &counter{T: t}
 	c.server = yodeltest.NewServer(t, &yodel.ServerOptions{
-		Middleware: above, Keys: once.With(o), Logger: slog.New(slog.DiscardHandler),
+		Middleware: above, Keys: memory, Logger: slog.New(slog.DiscardHandler),
 	})
 	count.Handle(c.server.Server, func(ctx context.Context, in *string) (*string, error) {
 		n := c.n.Add(1)

@@ -8,18 +8,19 @@
 //	rate.With(&rate.Limit{PerSecond: 1000, Store: store})
 //	once.With(&once.Options{Store: store})
 //
-// Each request is one script for one key. So it takes one round trip and is atomic in Redis. To use
-// Redis Cluster or Sentinel, pass your own client. Times are read from the clock of Redis. All keys
-// except yodel:once:identity expire.
+// Each request is one script for keys in one slot. So it takes one round trip and is atomic in
+// Redis. To use Redis Cluster or Sentinel, pass your own client. Times are read from the clock of
+// Redis. All keys except those of memories expire. There are 16 memories, numbered with N from 0,
+// so that Redis Cluster can divide the keys.
 //
 //	yodel:rate:KEY   when the bucket will be full again, in microseconds; as in package rate. It expires when the bucket is full
-//	yodel:once:identity   the name of this memory, which servers tell their clients: see yodel.KeyMemory
-//	yodel:once:KEY   a hash: v, the value; o, its owner; until there is an outcome e, when the lease ends, and k, how long to keep it, in milliseconds
+//	yodel:memory:{N}   a hash: name, which servers tell their clients (see yodel.KeyMemory); run, the run of Redis, and since, when it began to store keys
+//	yodel:once:{N}:KEY   a hash: v, the value; o, its owner; until there is an outcome e, when the lease ends, and k, how long to keep it, in milliseconds
 //
-// If Redis loses a key, the call may be executed twice. Redis must not evict keys early. Set
-// maxmemory-policy noeviction, with which Redis refuses new keys instead. A restart, or a fail-over
-// to a replica, loses the latest changes. How many depends on appendfsync, and on WAIT, which this
-// package does not use.
+// A restart, a fail-over to a replica, or FLUSHALL loses keys. Retries and hedges of calls that
+// were sent before then fail with YDL3402. But if the program itself repeats such a call with the
+// same key, it is executed again. Redis must not evict keys early. Set maxmemory-policy noeviction,
+// with which Redis refuses new keys instead.
 package redis
 
 import (
@@ -30,6 +31,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"strconv"
 	"strings"
 	"time"
@@ -92,6 +94,20 @@ func New(addr string, o *Options) *Store {
 // Close closes the connections to Redis. The stored data stays.
 func (s *Store) Close() error { return s.close() }
 
+// memory is a function for scripts: remembered returns for how many microseconds the memory in key
+// has lost nothing. It begins again when the memory is gone, when another run of Redis may have
+// loaded an older state, and when the clock was set back. A Redis whose INFO cannot be read notices
+// only the first.
+const memory = `
+	local function remembered(key, name)
+		local info, time = redis.pcall('INFO', 'server'), redis.call('TIME')
+		local run, now = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or '', time[1] * 1000000 + time[2]
+		local known = redis.call('HMGET', key, 'name', 'run', 'since')
+		if known[1] and known[2] == run and tonumber(known[3]) <= now then return math.max(now - known[3], 1) end
+		redis.call('HSET', key, 'name', known[1] or 'redis:' .. name, 'run', run, 'since', string.format('%.0f', now))
+		return 1
+	end`
+
 // These are the scripts. In each script, now is the time of Redis.
 var (
 	// The arguments of take are the microseconds between two calls, the burst, and the number of
@@ -111,9 +127,9 @@ var (
 		redis.call('SET', KEYS[1], string.format('%.0f', full), 'PX', string.format('%.0f', math.ceil((full - now) / 1000) + 1))
 		return {some, 0}`)
 	// The arguments of claim are the owner, the value, and the milliseconds of the lease and of the
-	// time to keep the key. It returns nothing, or the stored value and whether its owner is alive.
-	// The owner may claim the key again.
-	claim = redis.NewScript(`
+	// time to keep the key. It returns for how long the memory has lost nothing, or the stored
+	// value and whether its owner is alive. The owner may claim the key again.
+	claim = redis.NewScript(memory + `
 		local time = redis.call('TIME')
 		local now = time[1] * 1000 + math.floor(time[2] / 1000)
 		local found = redis.call('HMGET', KEYS[1], 'v', 'e', 'o')
@@ -123,7 +139,7 @@ var (
 		end
 		redis.call('HSET', KEYS[1], 'v', ARGV[2], 'o', ARGV[1], 'e', string.format('%.0f', now + ARGV[3]), 'k', ARGV[4])
 		redis.call('PEXPIRE', KEYS[1], ARGV[4])
-		return {}`)
+		return {remembered(KEYS[2], ARGV[1])}`)
 	// The arguments of renew are the owner and the milliseconds of the lease. The time to keep the
 	// key begins again.
 	renew = redis.NewScript(`
@@ -141,11 +157,11 @@ var (
 		redis.call('HDEL', KEYS[1], 'e', 'k')
 		redis.call('PEXPIRE', KEYS[1], ARGV[3])
 		return 1`)
-	// The argument of identify is a name for the store. It returns the name that the store already
-	// has, or else the new one.
-	identify = redis.NewScript(`
-		redis.call('SET', KEYS[1], ARGV[1], 'NX')
-		return redis.call('GET', KEYS[1])`)
+	// The argument of identify is a name for the memory. It returns the name that the memory
+	// already has, or else the new one.
+	identify = redis.NewScript(memory + `
+		remembered(KEYS[2], ARGV[1])
+		return redis.call('HGET', KEYS[2], 'name')`)
 	// The argument of drop is the owner.
 	drop = redis.NewScript(`
 		local found = redis.call('HMGET', KEYS[1], 'o', 'e')
@@ -157,7 +173,7 @@ var (
 func (s *Store) Take(ctx context.Context, key string, n int, perSecond float64, burst int) (got int, after time.Duration, err error) {
 	const shortest, longest = 1e-3, 3.6e13 // a nanosecond, a year
 	interval := min(max(1e6/perSecond, shortest), longest)
-	answer, err := take.Run(ctx, s.client, s.keys("rate", key), strconv.FormatFloat(interval, 'g', -1, 64), burst, n).Int64Slice()
+	answer, err := take.Run(ctx, s.client, []string{s.prefix + ":rate:" + short(key)}, strconv.FormatFloat(interval, 'g', -1, 64), burst, n).Int64Slice()
 	if err != nil {
 		return 0, 0, failed("take from a rate limit", err)
 	}
@@ -170,51 +186,68 @@ func (s *Store) Take(ctx context.Context, key string, n int, perSecond float64, 
 // Identity returns a random name that is stored in Redis next to the idempotency keys. All servers
 // that use the same database with the same Prefix get the same name, whatever address they use. If
 // Redis loses its data, the name changes.
-func (s *Store) Identity(ctx context.Context) (string, error) {
-	name, err := identify.Run(ctx, s.client, s.keys("once", "identity"), "redis:"+rand.Text()).Text()
+func (s *Store) Identity(ctx context.Context) (name string, err error) {
+	for n := memories - 1; n >= 0 && err == nil; n-- { // the name is that of memory 0
+		name, err = identify.Run(ctx, s.client, s.keys(n, ""), rand.Text()).Text()
+	}
 	return name, failed("name the memory of idempotency keys", err)
 }
 
 // Claim implements once.Store.
-func (s *Store) Claim(ctx context.Context, key, owner string, value []byte, lease, keep time.Duration) (found []byte, alive bool, err error) {
-	answer, err := claim.Run(ctx, s.client, s.keys("once", key), owner, value, milliseconds(lease), milliseconds(keep)).Slice()
+func (s *Store) Claim(ctx context.Context, key, owner string, value []byte, lease, keep time.Duration) (found []byte, alive bool, whole time.Duration, err error) {
+	answer, err := claim.Run(ctx, s.client, s.onceKeys(key), owner, value, milliseconds(lease), milliseconds(keep)).Slice()
 	if err != nil {
-		return nil, false, failed("claim an idempotency key", err)
+		return nil, false, 0, failed("claim an idempotency key", err)
 	}
-	if len(answer) == 0 {
-		return nil, false, nil
+	if len(answer) == 1 {
+		if micros, ok := answer[0].(int64); ok {
+			return nil, false, time.Duration(micros) * time.Microsecond, nil
+		}
 	}
-	text, ok := answer[0].(string)
-	if !ok || len(answer) != 2 {
-		return nil, false, fmt.Errorf("redis: claim an idempotency key: the answer is %v", answer)
+	if len(answer) == 2 {
+		if text, ok := answer[0].(string); ok {
+			return []byte(text), answer[1] == int64(1), 0, nil
+		}
 	}
-	return []byte(text), answer[1] == int64(1), nil
+	return nil, false, 0, fmt.Errorf("redis: claim an idempotency key: the answer is %v", answer)
 }
 
 // Renew implements once.Store.
 func (s *Store) Renew(ctx context.Context, key, owner string, lease time.Duration) error {
-	return failed("renew an idempotency key", renew.Run(ctx, s.client, s.keys("once", key), owner, milliseconds(lease)).Err())
+	return failed("renew an idempotency key", renew.Run(ctx, s.client, s.onceKeys(key), owner, milliseconds(lease)).Err())
 }
 
 // Put implements once.Store.
 func (s *Store) Put(ctx context.Context, key, owner string, value []byte, keep time.Duration) error {
-	return failed("record an outcome", put.Run(ctx, s.client, s.keys("once", key), owner, value, milliseconds(keep)).Err())
+	return failed("record an outcome", put.Run(ctx, s.client, s.onceKeys(key), owner, value, milliseconds(keep)).Err())
 }
 
 // Drop implements once.Store.
 func (s *Store) Drop(ctx context.Context, key, owner string) error {
-	return failed("free an idempotency key", drop.Run(ctx, s.client, s.keys("once", key), owner).Err())
+	return failed("free an idempotency key", drop.Run(ctx, s.client, s.onceKeys(key), owner).Err())
 }
 
-// keys returns the only key of a script. A long key, which a caller may choose, is replaced by its
-// hash.
-func (s *Store) keys(kind, key string) []string {
+// memories is the number of parts into which Redis Cluster may divide the idempotency keys.
+const memories = 16
+
+// onceKeys returns the keys of a script for an idempotency key: its own, and that of its memory.
+func (s *Store) onceKeys(key string) []string {
+	key = short(key)
+	return s.keys(int(crc32.ChecksumIEEE([]byte(key))%memories), key)
+}
+
+func (s *Store) keys(n int, key string) []string {
+	return []string{fmt.Sprintf("%s:once:{%d}:%s", s.prefix, n, key), fmt.Sprintf("%s:memory:{%d}", s.prefix, n)}
+}
+
+// short replaces a long key, which a caller may choose, by its hash.
+func short(key string) string {
 	const long = 200
-	if len(key) > long {
-		sum := sha256.Sum256([]byte(key))
-		key = "sha256:" + hex.EncodeToString(sum[:])
+	if len(key) <= long {
+		return key
 	}
-	return []string{s.prefix + ":" + kind + ":" + key}
+	sum := sha256.Sum256([]byte(key))
+	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
 func milliseconds(d time.Duration) int64 {

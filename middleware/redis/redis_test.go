@@ -117,13 +117,16 @@ func TestOnceStore(t *testing.T) {
 	expire(t, s)
 }
 
-// expire fails the test if there is a key that stays for ever.
+// expire fails the test if a key stays for ever and is not that of a memory.
 func expire(t *testing.T, s *realserver.Server) {
 	t.Helper()
 	client := direct(t, s.Addr)
 	keys, err := client.Keys(t.Context(), "*").Result()
 	must(t, err)
 	for _, key := range keys {
+		if strings.HasPrefix(key, "yodel:memory:") {
+			continue
+		}
 		if ttl, err := client.PTTL(t.Context(), key).Result(); err != nil || ttl == -1 { // -2 is gone
 			t.Errorf("%q does not expire: %v, %v", key, ttl, err)
 		}
@@ -138,13 +141,13 @@ func expire(t *testing.T, s *realserver.Server) {
 func TestTheOwnerMayClaimAgain(t *testing.T) {
 	s := open(t, realserver.Redis(t).Addr, nil)
 	for range 2 {
-		found, _, err := s.Claim(t.Context(), "k", "a", []byte("claim"), time.Minute, time.Minute)
+		found, _, _, err := s.Claim(t.Context(), "k", "a", []byte("claim"), time.Minute, time.Minute)
 		if found != nil || err != nil {
 			t.Errorf("got %q, %v", found, err)
 		}
 	}
 	must(t, s.Put(t.Context(), "k", "a", []byte("outcome"), time.Minute))
-	if found, alive, err := s.Claim(t.Context(), "k", "a", []byte("claim"), time.Minute, time.Minute); string(found) != "outcome" || !alive || err != nil {
+	if found, alive, _, err := s.Claim(t.Context(), "k", "a", []byte("claim"), time.Minute, time.Minute); string(found) != "outcome" || !alive || err != nil {
 		t.Errorf("got %q, %v, %v", found, alive, err)
 	}
 }
@@ -154,17 +157,17 @@ func TestTheOwnerMayClaimAgain(t *testing.T) {
 func TestAKeyStaysWhileItsOwnerLives(t *testing.T) {
 	server := realserver.Redis(t)
 	s, client := open(t, server.Addr, nil), direct(t, server.Addr)
-	const keep, left = time.Minute, 10 * time.Second
-	if _, _, err := s.Claim(t.Context(), "k", "a", []byte("claim"), time.Second, keep); err != nil {
+	const key, keep, left = "yodel:once:{13}:k", time.Minute, 10 * time.Second
+	if _, _, _, err := s.Claim(t.Context(), "k", "a", []byte("claim"), time.Second, keep); err != nil {
 		t.Fatal(err)
 	}
-	must(t, client.PExpire(t.Context(), "yodel:once:k", left).Err()) // as if most of the time had passed
-	must(t, s.Renew(t.Context(), "k", "b", time.Second))             // who does not own it
-	if ttl := client.PTTL(t.Context(), "yodel:once:k").Val(); ttl > left {
+	must(t, client.PExpire(t.Context(), key, left).Err()) // as if most of the time had passed
+	must(t, s.Renew(t.Context(), "k", "b", time.Second))  // who does not own it
+	if ttl := client.PTTL(t.Context(), key).Val(); ttl > left {
 		t.Errorf("somebody else made it stay for %v", ttl)
 	}
 	must(t, s.Renew(t.Context(), "k", "a", time.Second))
-	if ttl := client.PTTL(t.Context(), "yodel:once:k").Val(); ttl <= left {
+	if ttl := client.PTTL(t.Context(), key).Val(); ttl <= left {
 		t.Errorf("it is renewed, and stays for %v, want about %v", ttl, keep)
 	}
 }
@@ -174,7 +177,7 @@ func TestRedisWithoutRoom(t *testing.T) {
 	client := direct(t, server.Addr)
 	must(t, client.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	s := open(t, server.Addr, nil)
-	_, _, err := s.Claim(t.Context(), "k", "a", []byte("claim"), time.Minute, time.Minute)
+	_, _, _, err := s.Claim(t.Context(), "k", "a", []byte("claim"), time.Minute, time.Minute)
 	if !errors.Is(err, yodel.ResourceExhausted) {
 		t.Errorf("got %v, want resource_exhausted", err)
 	}
@@ -206,11 +209,11 @@ func TestWithoutRedis(t *testing.T) {
 	}
 	server.Continue()
 	server.Kill()
-	if _, _, err := s.Claim(t.Context(), "k", "a", nil, time.Minute, time.Minute); err == nil {
+	if _, _, _, err := s.Claim(t.Context(), "k", "a", nil, time.Minute, time.Minute); err == nil {
 		t.Error("claimed without Redis")
 	}
 	server.Restart()
-	if _, _, err := s.Claim(t.Context(), "k", "a", []byte("x"), time.Minute, time.Minute); err != nil {
+	if _, _, _, err := s.Claim(t.Context(), "k", "a", []byte("x"), time.Minute, time.Minute); err != nil {
 		t.Error(err)
 	}
 }
@@ -359,12 +362,101 @@ func TestNoKeyIsExecutedTwiceWithRedis(t *testing.T) {
 	t.Attr("rerun", "never")
 	addr := realserver.Redis(t).Addr
 	seed := rand.Uint64()
-	t.Log(keys.Run(t, keys.Kind{Name: "redis", Repeats: true, Memory: func() (yodel.KeyMemory, func()) {
+	kind := keys.Kind{Name: "redis", Repeats: true, Memory: func() (yodel.KeyMemory, func()) {
 		store := redis.New(addr, nil)
 		t.Cleanup(func() { store.Close() })
 		o := &once.Options{Store: store, Lease: 100 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
 		return once.With(o), func() { store.Close() }
-	}}, seed, 1500*time.Millisecond))
+	}}
+	t.Log(keys.Run(t, kind, seed, 1500*time.Millisecond))
+	client := direct(t, addr)
+	kind.Lose = func() {
+		if err := client.FlushAll(context.Background()).Err(); err != nil {
+			t.Error(err)
+		}
+	}
+	kind.Lose() // the keys of the first run
+	t.Log(keys.Run(t, kind, seed, 1500*time.Millisecond))
+}
+
+// Redis loses its data while a call is executed, and the connection of its caller is lost: the call
+// is not executed again, and the caller learns why.
+func TestRedisLosesItsData(t *testing.T) {
+	t.Attr("rerun", "never")
+	for name, lose := range map[string]func(t *testing.T, s *realserver.Server, c *goredis.Client){
+		"emptied":             func(t *testing.T, _ *realserver.Server, c *goredis.Client) { must(t, c.FlushAll(t.Context()).Err()) },
+		"killed":              func(_ *testing.T, s *realserver.Server, _ *goredis.Client) { s.RestartEmpty() },
+		"put back in time":    func(_ *testing.T, s *realserver.Server, _ *goredis.Client) { s.Restart() },
+		"with its clock back": func(t *testing.T, _ *realserver.Server, c *goredis.Client) { began(t, c, 9e15, "yodel:once:") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := realserver.Redis(t)
+			direct := direct(t, server.Addr)
+			o := &once.Options{Store: open(t, server.Addr, nil), Logger: slog.New(slog.DiscardHandler)}
+			var executed atomic.Int32
+			method := func(ctx context.Context, in *string) (*string, error) {
+				if executed.Add(1) == 1 {
+					lose(t, server, direct)
+					yodel.CallFrom(ctx).Peer().Conn.Close()
+					panic("no other call of this server gets its outcome")
+				}
+				return in, nil
+			}
+			c := yodel.NewClient(yodel.Static(serveKeys(t, o, method), serveKeys(t, o, method)), &yodel.ClientOptions{
+				Logger: o.Logger, Middleware: []yodel.Middleware{retry.With(&retry.Options{Times: 5, MaxBackoff: time.Millisecond, Share: 1})},
+			})
+			defer c.Close()
+			_, err := o.Store.(*redis.Store).Identity(t.Context())
+			must(t, err)
+			began(t, direct, 1e15, "-")                                      // an older memory than the calls
+			must(t, direct.ConfigSet(t.Context(), "appendonly", "no").Err()) // it restarts as it is now
+			in := "x"
+			for range 2 { // by retries, and by the program
+				_, err := work.Do(t.Context(), c, &yodel.Call{IdempotencyKey: "lost"}, &in)
+				if e, _ := errors.AsType[*yodel.Error](err); e == nil || e.ID != "YDL3402" || e.NotProcessed || executed.Load() != 1 {
+					t.Errorf("got %v after %d executions", err, executed.Load())
+				}
+			}
+			refused := 0
+			for i := range 100 {
+				_, err := work.Do(t.Context(), c, &yodel.Call{IdempotencyKey: fmt.Sprint(i)}, &in)
+				if e, _ := errors.AsType[*yodel.Error](err); e != nil && e.ID == "YDL3402" {
+					refused++ // the first call of a part
+				} else if err != nil {
+					t.Errorf("call %d: %v", i, err)
+				}
+			}
+			if refused > 50 {
+				t.Errorf("%d later calls were refused", refused)
+			}
+		})
+	}
+}
+
+// began sets when the memories began, in microseconds, and removes the keys with a prefix.
+func began(t *testing.T, c *goredis.Client, since int64, without string) {
+	t.Helper()
+	script := `for _, key in ipairs(redis.call('KEYS', 'yodel:memory:*')) do redis.call('HSET', key, 'since', ARGV[1]) end
+		for _, key in ipairs(redis.call('KEYS', ARGV[2] .. '*')) do redis.call('DEL', key) end
+		return 1`
+	must(t, c.Eval(t.Context(), script, nil, since, without).Err())
+}
+
+// serveKeys serves a method with a memory of keys of its own.
+func serveKeys(t *testing.T, o *once.Options, f func(context.Context, *string) (*string, error)) (addr string) {
+	t.Helper()
+	s := yodel.NewServer(&yodel.ServerOptions{Logger: o.Logger, Keys: once.With(o)})
+	work.Handle(s, f)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		stop()
+		must(t, <-served)
+	})
+	return l.Addr().String()
 }
 
 // The name of the memory is that of the data, whatever the address: it changes when these are lost.

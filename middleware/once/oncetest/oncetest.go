@@ -57,9 +57,12 @@ func (s *opened) claim(key, owner, value string, lease time.Duration) (found str
 	s.Helper()
 	ctx, cancel := soon()
 	defer cancel()
-	got, alive, err := s.Claim(ctx, key, owner, []byte(value), lease, keep)
+	got, alive, whole, err := s.Claim(ctx, key, owner, []byte(value), lease, keep)
 	if err != nil {
 		s.Fatal(err)
+	}
+	if got == nil && whole <= 0 {
+		s.Errorf("the store has not lost a key for %v", whole)
 	}
 	return string(got), alive
 }
@@ -211,7 +214,7 @@ func lease(t *testing.T, s *opened) {
 func ends(t *testing.T, s *opened) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, err := s.Claim(ctx, s.key, "a", []byte("claim"), time.Minute, keep); err == nil {
+	if _, _, _, err := s.Claim(ctx, s.key, "a", []byte("claim"), time.Minute, keep); err == nil {
 		s.Error("it was claimed for one who had gone")
 	}
 }
