@@ -34,6 +34,7 @@ package http
 import (
 	"context"
 	"log/slog"
+	"net"
 	std "net/http"
 	"slices"
 	"strings"
@@ -88,6 +89,12 @@ type Options struct {
 	// "https://shop.example", or "*" for all. Default: none, so a browser lets only pages of the
 	// same origin read replies.
 	Origins []string
+	// Hosts are the hosts that the server answers, as the Host header or :authority names them,
+	// without the port. Other requests get status 421. It keeps out pages of other sites that
+	// make a name of their own resolve to the server (DNS rebinding): to a browser they have its
+	// origin, so Origins does not stop them. Set it for a server without authentication that
+	// browsers can reach. Default: all hosts.
+	Hosts []string
 	// Logger logs panics of Handler. Default: slog.Default().
 	Logger *slog.Logger
 }
@@ -157,6 +164,10 @@ type router struct {
 
 // route serves one request.
 func (c *router) route(w std.ResponseWriter, r *std.Request) {
+	if !c.protocol.answers(r.Host) {
+		std.Error(w, "the server does not answer for this host", std.StatusMisdirectedRequest)
+		return
+	}
 	if c.protocol.crossOrigin(w, r) {
 		return
 	}
@@ -186,6 +197,15 @@ func (c *router) route(w std.ResponseWriter, r *std.Request) {
 	default:
 		x.routeUnary() //nolint:contextcheck // the context of a call is that of its session
 	}
+}
+
+// answers applies Options.Hosts.
+func (p *Protocol) answers(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.Trim(host, "[]")
+	return p.opts.Hosts == nil || slices.ContainsFunc(p.opts.Hosts, func(h string) bool { return strings.EqualFold(h, host) })
 }
 
 // crossOrigin applies Options.Origins. It reports whether it has answered the request.

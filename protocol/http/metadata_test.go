@@ -168,6 +168,46 @@ func TestMetadataLimits(t *testing.T) {
 	})
 }
 
+// A page of another site whose name resolves to the server does not reach it, over any protocol.
+func TestHosts(t *testing.T) {
+	both(t, func(t *testing.T, h2 bool) {
+		c := client(t, h2)
+		some := newSite(t, &http.Options{Hosts: []string{"api.example", "::1"}, JSONRPC: "/rpc", RPCX: true, Handler: std.NotFoundHandler()}, yodel.ServerOptions{})
+		all := newSite(t, nil, yodel.ServerOptions{})
+		status := func(s *site, host, path string, header ...string) int {
+			r, err := std.NewRequestWithContext(t.Context(), std.MethodPost, "http://"+s.addr+path, strings.NewReader("{}"))
+			must(t, err)
+			r.Host = host
+			r.Header.Set("Content-Type", "application/json")
+			for i := 0; i < len(header); i += 2 {
+				r.Header.Set(header[i], header[i+1])
+			}
+			response, err := c.Do(r)
+			must(t, err)
+			response.Body.Close()
+			return response.StatusCode
+		}
+		for _, host := range []string{"api.example", "API.example:80", "[::1]", "[::1]:80"} {
+			if got := status(some, host, "/Test/Echo"); got != std.StatusOK {
+				t.Errorf("%s: got %d", host, got)
+			}
+		}
+		for _, host := range []string{"evil.example", "evil.example:80", "api.example.evil.example", some.addr, "[::2]"} {
+			for path, header := range map[string][]string{
+				"/Test/Echo": nil, "/Test/Echo?": {"Content-Type", "application/grpc"}, "/Test/Echo?1": {"Origin", "http://" + host}, "/rpc": nil,
+				"/": {"X-RPCX-ServicePath", "Test"}, "/elsewhere": nil,
+			} {
+				if got := status(some, host, path, header...); got != std.StatusMisdirectedRequest {
+					t.Errorf("%s %s %v: got %d", host, path, header, got)
+				}
+			}
+		}
+		if got := status(all, "evil.example", "/Test/Echo"); got != std.StatusOK {
+			t.Errorf("without Hosts: got %d", got)
+		}
+	})
+}
+
 func TestOrigins(t *testing.T) {
 	both(t, func(t *testing.T, h2 bool) {
 		c := client(t, h2)
