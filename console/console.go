@@ -102,12 +102,9 @@ type Console struct {
 	started time.Time
 	ctx     context.Context //nolint:containedctx // it ends the work of the console
 	stop    context.CancelFunc
-	taps    chan struct{} // one for each tap that may be open
+	taps    taps
 	places  chan struct{} // one for each question that may be under way at a time
 }
-
-// maxTaps bounds how many browsers can watch calls at a time.
-const maxTaps = 16
 
 // New returns a console for the services of a registry, or of another source. O may be nil. If the
 // source is a registry that keeps settings of operators or rules, operators can change them. Close
@@ -116,7 +113,7 @@ func New(source fleet.Source, o *Options) (*Console, error) {
 	if source == nil {
 		return nil, errors.New("console: no source is given")
 	}
-	c := &Console{source: source, started: time.Now(), taps: make(chan struct{}, maxTaps), places: make(chan struct{}, maxAsked)}
+	c := &Console{source: source, started: time.Now(), places: make(chan struct{}, maxAsked)}
 	if o != nil {
 		c.opts = *o
 	}

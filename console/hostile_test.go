@@ -215,31 +215,37 @@ func TestTapsAreLimited(t *testing.T) {
 	s := newShop(t)
 	c := newConsole(t, s, nil)
 	base := serveConsole(t, c)
-	as := login(t, c, base, User{"ann", Operator})
-	open := func() (status int, end func()) {
+	watch := func(user int) (status int, end func()) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+"/api/tap?service=Stock", nil)
 		must(t, err)
-		r.Header.Set("Cookie", as["Cookie"])
+		r.Header.Set("Cookie", login(t, c, base, User{fmt.Sprint("user ", user), Operator})["Cookie"])
 		res, err := client.Do(r) //nolint:bodyclose // end closes it
 		must(t, err)
 		return res.StatusCode, func() { res.Body.Close() }
 	}
 	eventually(t, "the instances share live data", func() bool {
-		status, end := open()
+		status, end := watch(0)
 		defer end()
 		return status == http.StatusOK
 	})
-	eventually(t, "the tap has ended", func() bool { return len(c.taps) == 0 })
+	open := func() int {
+		c.taps.mu.Lock()
+		defer c.taps.mu.Unlock()
+		return c.taps.all + len(c.taps.of)
+	}
+	eventually(t, "the tap has ended", func() bool { return open() == 0 })
 	var ends []func()
-	for i := range maxTaps + 1 {
-		status, end := open()
-		ends = append(ends, end)
-		if want := map[bool]int{true: http.StatusOK, false: http.StatusTooManyRequests}[i < maxTaps]; status != want {
-			t.Errorf("tap %d: got %d, want %d", i, status, want)
+	for i := range maxTaps/tapsEach + 1 {
+		for j := range tapsEach + 1 { // no user can keep out the next
+			status, end := watch(i)
+			ends = append(ends, end)
+			if want := map[bool]int{true: http.StatusOK, false: http.StatusTooManyRequests}[i < maxTaps/tapsEach && j < tapsEach]; status != want {
+				t.Errorf("tap %d of user %d: got %d, want %d", j, i, status, want)
+			}
 		}
 	}
 	for _, end := range ends {
 		end()
 	}
-	eventually(t, "the taps have ended", func() bool { return len(c.taps) == 0 })
+	eventually(t, "the taps have ended", func() bool { return open() == 0 })
 }

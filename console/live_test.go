@@ -15,12 +15,12 @@ import (
 // see.
 func TestBrowserWatchesWhatItSays(t *testing.T) {
 	b, s, c, base := newBrowserOf(t, nil)
-	for range cap(c.taps) {
-		c.taps <- struct{}{}
+	for i := range maxTaps {
+		c.taps.add(fmt.Sprint(i), 1)
 	}
 	b.open(base+"/live?service=Stock", "pages watch calls already")
-	for range cap(c.taps) {
-		<-c.taps
+	for i := range maxTaps {
+		c.taps.add(fmt.Sprint(i), -1)
 	}
 	b.mu.Lock()
 	b.faults = nil // the status 429

@@ -19,14 +19,43 @@ import (
 // This file is screen S6, calls as they end.
 
 const (
+	maxTaps   = 64               // pages that can watch calls
+	tapsEach  = 4                // pages of one user that can
 	tapLife   = 10 * time.Minute // then the page has to ask again
 	tapped    = 20               // instances that one page can watch
 	perSecond = 200              // calls in a second that a page gets at most
 	heartbeat = 15 * time.Second
 )
 
+// taps counts the pages that watch calls, by user.
+type taps struct {
+	mu  sync.Mutex
+	all int
+	of  map[string]int
+}
+
+// add counts a page of a user that comes (1) or goes (-1). It returns why a page cannot come, or
+// "".
+func (t *taps) add(user string, n int) (why string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case n > 0 && t.of[user] == tapsEach:
+		return fmt.Sprintf("%d of your pages watch calls already", tapsEach)
+	case n > 0 && t.all == maxTaps:
+		return fmt.Sprintf("%d pages watch calls already", maxTaps)
+	case t.of == nil:
+		t.of = make(map[string]int)
+	}
+	t.all += n
+	if t.of[user] += n; t.of[user] == 0 {
+		delete(t.of, user)
+	}
+	return ""
+}
+
 // tap streams calls to a page, as server-sent events, until the page leaves.
-func (c *Console) tap(w http.ResponseWriter, r *http.Request, _ User) {
+func (c *Console) tap(w http.ResponseWriter, r *http.Request, user User) {
 	s, err := c.fleet.get(r.Context(), time.Minute)
 	if err != nil {
 		reply(w, r, nil, err)
@@ -37,13 +66,11 @@ func (c *Console) tap(w http.ResponseWriter, r *http.Request, _ User) {
 		reply(w, r, nil, err)
 		return
 	}
-	select {
-	case c.taps <- struct{}{}:
-		defer func() { <-c.taps }()
-	default:
-		refuse(w, r, http.StatusTooManyRequests, fmt.Sprintf("%d pages watch calls already", maxTaps))
+	if why := c.taps.add(user.Name, 1); why != "" {
+		refuse(w, r, http.StatusTooManyRequests, why)
 		return
 	}
+	defer c.taps.add(user.Name, -1)
 	var addrs []string
 	for _, in := range service.Instances {
 		if want := r.FormValue("addr"); in.Live != nil && (want == "" || want == in.Addr) && len(addrs) < tapped {
