@@ -142,7 +142,7 @@ func (c *Console) sender(ctx context.Context, service, addr string) (sender yode
 		opts = *c.opts.Client
 	}
 	opts.Codec = yodel.JSON
-	client := yodel.NewClient(c.source.Service(service), &opts)
+	client := yodel.NewClient(fleet.Bounded(c.source.Service(service)), &opts)
 	return client, func() { client.Close() }, nil
 }
 

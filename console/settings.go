@@ -101,7 +101,7 @@ func (c *Console) readSettings(ctx context.Context, of *fleet.Service) (map[stri
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	var found map[string]setting // nil before the first update
-	err := from.Overrides(of.Name).Watch(ctx, func(all []yodel.Instance) {
+	err := fleet.Bounded(from.Overrides(of.Name)).Watch(ctx, func(all []yodel.Instance) {
 		found = make(map[string]setting, len(all))
 		for i := range all {
 			found[all[i].Addr] = setting{all[i].State, max(all[i].Weight, 0)}

@@ -118,7 +118,7 @@ func (a *app) dial(t *target, service string, o *callOptions) (*yodel.Client, er
 	}
 	resolver := yodel.Static(t.addrs...)
 	if t.registry != nil {
-		resolver = t.source.Service(service)
+		resolver = fleet.Bounded(t.source.Service(service))
 	}
 	s := speaking{of: resolver}
 	if o.version != "" {

@@ -141,6 +141,27 @@ func TestHostileStrings(t *testing.T) {
 	}
 }
 
+// A large record makes no command print much, or take long.
+func TestLargeRecords(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), ".yodel")
+	long := strings.Repeat("x", 1<<20)
+	for addr, in := range map[string]yodel.Instance{
+		"127.0.0.1:1": {Version: long}, "127.0.0.1:2": {Zone: long, Protocols: []string{long}}, "127.0.0.1:3": {Metadata: yodel.Metadata{long: long}},
+	} {
+		in.Addr = addr
+		if err := file.New(folder, nil).Announce(t.Context(), "Big", in, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, args := range []string{"ls", "ls Big", "describe Big", "top -n 1", "top -n 1 --by instances", "doctor", "call Big/Say --explain"} {
+		for _, format := range []string{"table", "json", "yaml"} {
+			if r := run(t, folder, append(strings.Fields(args), "-o", format)...); len(r.out)+len(r.err) > 64<<10 || r.out+r.err == "" {
+				t.Errorf("yodel %s -o %s prints %d bytes", args, format, len(r.out)+len(r.err))
+			}
+		}
+	}
+}
+
 // TestSingleLine compares with the package that logs and errors use.
 func TestSingleLine(t *testing.T) {
 	for r := range rune(0x3000) {

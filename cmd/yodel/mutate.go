@@ -197,7 +197,7 @@ func (a *app) setting(ctx context.Context, t *target, service, addr string) (set
 	defer cancel()
 	var found setting
 	read := false
-	err := r.Overrides(service).Watch(ctx, func(all []yodel.Instance) {
+	err := fleet.Bounded(r.Overrides(service)).Watch(ctx, func(all []yodel.Instance) {
 		for _, in := range all {
 			if in.Addr == addr {
 				found = setting{in.State, in.Weight}

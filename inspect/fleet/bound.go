@@ -3,6 +3,9 @@
 package fleet
 
 import (
+	"context"
+	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -11,8 +14,8 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// This file bounds what an instance can make the reader of a fleet hold and compute. The client's
-// limits bound the size of an answer.
+// This file bounds what an instance or a registry can make the reader of a fleet hold and compute.
+// The client's limits bound the size of an answer.
 
 const (
 	maxMethods = 5000 // of an instance
@@ -23,15 +26,14 @@ const (
 	maxEvents  = 256  // of an instance
 	maxConns   = 1000 // of an instance
 	maxText    = 1024 // bytes of a name or a text
+	maxList    = 64   // tags, protocols or pairs of a record
 	maxCalls   = 1e12 // in a step, or in flight
 )
 
 // boundInfo leaves out of info the methods and the overrides beyond a limit.
 func boundInfo(info *introspect.Info) {
 	info.Methods, info.Overrides = first(info.Methods, maxMethods), first(info.Overrides, maxMethods)
-	for i := range info.Methods {
-		info.Methods[i].Name = short(info.Methods[i].Name)
-	}
+	shorten(reflect.ValueOf(info))
 }
 
 // boundStats leaves out of stats what no server of yodel would send, and makes the rest safe to add
@@ -66,10 +68,7 @@ func boundErrors(errors map[string]uint64) {
 func boundConns(conns *introspect.Conns) {
 	conns.Left = max(conns.Left, 0) + max(len(conns.Conns)-maxConns, 0)
 	conns.Conns = first(conns.Conns, maxConns)
-	for i := range conns.Conns {
-		c := &conns.Conns[i]
-		c.Addr, c.Peer, c.Agent, c.Protocol = short(c.Addr), short(c.Peer), short(c.Agent), short(c.Protocol)
-	}
+	shorten(reflect.ValueOf(conns))
 }
 
 // first returns the first n elements of a list. It copies them if there are more, so that those do
@@ -102,10 +101,8 @@ func bound(live *introspect.Live) {
 	}
 	live.Inflight = inflight
 	live.Events = live.Events[max(len(live.Events)-maxEvents, 0):]
-	for i := range live.Events {
-		e := &live.Events[i]
-		e.Kind, e.Object, e.What, e.By = short(e.Kind), short(e.Object), short(e.What), short(e.By)
-	}
+	shorten(reflect.ValueOf(live.Events))
+	shorten(reflect.ValueOf(&live.Process))
 }
 
 func boundSeries(s *introspect.Series) {
@@ -149,10 +146,59 @@ func isCode(name string) bool {
 	return c.UnmarshalText([]byte(name)) == nil
 }
 
-// short returns the first maxText bytes of a text.
+// short returns the first maxText bytes of a text, without the memory of the rest.
 func short(text string) string {
 	if len(text) <= maxText {
 		return text
 	}
-	return strings.ToValidUTF8(text[:maxText], "")
+	return strings.Clone(strings.ToValidUTF8(text[:maxText], ""))
+}
+
+// shorten applies short to the texts in v, a pointer or a list, except those in maps.
+func shorten(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			shorten(v.Elem())
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				shorten(v.Field(i))
+			}
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			shorten(v.Index(i))
+		}
+	case reflect.String:
+		v.SetString(short(v.String()))
+	default: // numbers
+	}
+}
+
+// Bounded returns a resolver with the instances of r, whose records have texts of at most 1 KiB,
+// and at most 64 tags, protocols and pairs of metadata.
+func Bounded(r yodel.Resolver) yodel.Resolver { return bounded{r} }
+
+type bounded struct{ yodel.Resolver }
+
+func (b bounded) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+	return b.Resolver.Watch(ctx, func(all []yodel.Instance) {
+		all = slices.Clone(all) // the resolver may go on using it
+		for i := range all {
+			boundRecord(&all[i])
+		}
+		update(all)
+	})
+}
+
+func boundRecord(in *yodel.Instance) {
+	in.Protocols, in.Tags = slices.Clone(first(in.Protocols, maxList)), slices.Clone(first(in.Tags, maxList))
+	all := in.Metadata
+	in.Metadata = make(yodel.Metadata)
+	for _, name := range first(slices.Sorted(maps.Keys(all)), maxList) {
+		in.Metadata[short(name)] = short(all[name])
+	}
+	shorten(reflect.ValueOf(in))
 }

@@ -3,12 +3,18 @@
 package fleet
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -22,11 +28,12 @@ func TestNonsenseOfAnInstanceIsBounded(t *testing.T) {
 		Latency: [][]introspect.Bucket{slices.Repeat([]introspect.Bucket{{UpTo: -1, Calls: math.MaxUint64}}, 1000)},
 	}
 	live := &introspect.Live{Step: time.Second, Now: time.Now(), Left: -5, Name: odd.Peer, Series: slices.Repeat([]introspect.Series{odd}, maxSeries+1)}
+	live.Process.Version = odd.Peer
 	live.Series[1].Calls = make([]uint64, maxSteps+1)
 	live.Inflight = map[string]int64{odd.Method: math.MinInt64, odd.Peer: math.MaxInt64}
 	live.Events = slices.Repeat([]introspect.Event{{What: odd.Peer}}, maxEvents+1)
 	bound(live)
-	if len(live.Series) != maxSeries-1 || len(live.Events) != maxEvents || len(live.Name) != maxText || len(live.Events[0].What) != maxText || live.Left != 1 {
+	if len(live.Series) != maxSeries-1 || len(live.Events) != maxEvents || len(live.Name) != maxText || len(live.Process.Version) != maxText || len(live.Events[0].What) != maxText || live.Left != 1 {
 		t.Errorf("got %d series, %d events, a name of %d bytes, %d left", len(live.Series), len(live.Events), len(live.Name), live.Left)
 	}
 	if n := live.Inflight; len(n) != 2 || n[odd.Method] != 0 || n[short(odd.Peer)] != maxCalls {
@@ -56,6 +63,88 @@ func TestNonsenseOfAnInstanceIsBounded(t *testing.T) {
 	if boundConns(conns); len(conns.Conns) != maxConns || conns.Left != 2 || len(conns.Conns[0].Peer) != maxText {
 		t.Errorf("got %d connections, %d left", len(conns.Conns), conns.Left)
 	}
+}
+
+// A resolver with one set of records.
+type records []yodel.Instance
+
+func (r records) Watch(_ context.Context, update func([]yodel.Instance)) error {
+	update(r)
+	return nil
+}
+
+// Each field of a record and of a description has a bound, also those that are added later.
+func TestRecordsAreBounded(t *testing.T) {
+	long := strings.Repeat("x", 10<<10)
+	record := yodel.Instance{Metadata: yodel.Metadata{long: long}}
+	fill(reflect.ValueOf(&record), long, 100)
+	for i := range 99 {
+		record.Metadata[fmt.Sprint(long, i)] = long
+	}
+	given := records{record}
+	if err := Bounded(given).Watch(t.Context(), func(got []yodel.Instance) {
+		if text, err := json.Marshal(got); err != nil || len(text) > 300<<10 || len(got[0].Version) != maxText || len(got[0].Tags) != maxList {
+			t.Errorf("the record has %d bytes, %v", len(text), err)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if r := given[0]; len(r.Version) != len(long) || len(r.Tags) != 100 || len(r.Tags[0]) != len(long) || len(r.Metadata) != 100 {
+		t.Error("the record of the resolver was changed")
+	}
+	info := &introspect.Info{Methods: []introspect.Method{{Args: []introspect.Schema{{Fields: []introspect.Schema{{}}}}}}}
+	fill(reflect.ValueOf(info), long, 2)
+	boundInfo(info)
+	if text, err := json.Marshal(info); err != nil || len(text) > 64<<10 {
+		t.Errorf("the description has %d bytes, %v", len(text), err)
+	}
+}
+
+// fill sets all texts in the value to which v points, and gives it lists of n texts.
+func fill(v reflect.Value, text string, n int) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			fill(v.Elem(), text, n)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				fill(v.Field(i), text, n)
+			}
+		}
+	case reflect.Slice:
+		if v.Type().Elem().Kind() == reflect.String {
+			v.Set(reflect.MakeSlice(v.Type(), n, n))
+		}
+		for i := range v.Len() {
+			fill(v.Index(i), text, n)
+		}
+	case reflect.String:
+		v.SetString(text)
+	}
+}
+
+// The names and the errors of a registry are bounded too.
+func TestNamesAndErrorsAreBounded(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	f := New(longSource(long), &Options{Timeout: 50 * time.Millisecond})
+	defer f.Close()
+	view, err := f.Read(t.Context())
+	if err != nil || len(view.Services) != 1 || len(view.Services[0].Err) != maxText || !strings.Contains(view.Err, "1 services have names of more than 1024 bytes") {
+		t.Errorf("got %v, and %d services, %.200q", err, len(view.Services), view.Err)
+	}
+}
+
+// A longSource has a service with a long name, and one whose resolver fails with a long text.
+type longSource string
+
+func (s longSource) Services(context.Context) ([]string, error) { return []string{string(s), "a"}, nil }
+
+func (s longSource) Service(string) yodel.Resolver { return s }
+
+func (s longSource) Watch(context.Context, func([]yodel.Instance)) error {
+	return errors.New(string(s))
 }
 
 func TestNonsenseInStatisticsIsBounded(t *testing.T) {

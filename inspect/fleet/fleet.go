@@ -144,11 +144,17 @@ func (v *View) Service(name string) *Service {
 	return nil
 }
 
-// Services returns the names of the services, sorted. It may return names together with an error.
+// Services returns the names of the services, sorted, without those of more than 1 KiB. It may
+// return names together with an error.
 func (f *Fleet) Services(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, f.opts.Timeout)
 	defer cancel()
 	names, err := f.source.Services(ctx)
+	all := len(names)
+	names = slices.DeleteFunc(names, func(name string) bool { return len(name) > maxText })
+	if long := all - len(names); long > 0 {
+		err = cmp.Or(err, fmt.Errorf("%d services have names of more than %d bytes", long, maxText))
+	}
 	slices.Sort(names)
 	return slices.Compact(names), err
 }
@@ -167,7 +173,7 @@ func (f *Fleet) Read(ctx context.Context, services ...string) (*View, error) {
 			if len(names) == 0 {
 				return nil, err
 			}
-			view.Err = err.Error()
+			view.Err = short(err.Error())
 		}
 		services = names
 	}
@@ -183,7 +189,7 @@ func (f *Fleet) Read(ctx context.Context, services ...string) (*View, error) {
 		view.Services = append(view.Services, s)
 		instances, err := w.get(named)
 		if err != nil {
-			s.Err = err.Error()
+			s.Err = short(err.Error())
 		}
 		for _, in := range instances {
 			one := &Instance{Instance: in, Service: s.Name, State: Up}
@@ -205,7 +211,7 @@ func (f *Fleet) ask(ctx context.Context, byAddr map[string][]*Instance, all bool
 	for addr, instances := range byAddr {
 		if !native(instances[0].Protocols) {
 			for _, in := range instances {
-				in.State, in.Why = Listed, fmt.Sprintf("it speaks %v, and cannot be asked", in.Protocols)
+				in.State, in.Why = Listed, short(fmt.Sprintf("it speaks %v, and cannot be asked", in.Protocols))
 			}
 			continue
 		}

@@ -110,7 +110,7 @@ func (in *Instance) serves() bool { return in.State == Up || in.State == Refused
 
 // take enters what the process has answered.
 func (in *Instance) take(a *answer) {
-	in.State, in.Why, in.Took = a.state, a.why, a.took
+	in.State, in.Why, in.Took = a.state, short(a.why), a.took
 	in.Info, in.Live, in.Stats, in.Conns = a.info, a.live, a.stats, a.conns
 	if in.serves() && in.Instance.State == "inactive" {
 		in.State, in.Why = Inactive, "it gets no calls"

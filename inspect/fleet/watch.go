@@ -105,7 +105,7 @@ func (w *watched) follow(ctx context.Context, r yodel.Resolver) (err error) {
 			err = fmt.Errorf("the resolver panicked: %v", value)
 		}
 	}()
-	err = r.Watch(ctx, func(instances []yodel.Instance) {
+	err = Bounded(r).Watch(ctx, func(instances []yodel.Instance) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.instances, w.err = instances, nil
