@@ -45,11 +45,11 @@ func TestEachReasonOfSeveralAttemptsIsToldOnce(t *testing.T) {
 		},
 		"a reason that is too long beside one that is short": {
 			1, map[string]string{"a": long, "b": expired},
-			"unavailable: Try: 2 attempts failed: a: " + long[:191] + "…; b: " + expired + " [YDL1003]",
+			"unavailable: Try: 2 attempts failed: a: " + long[:128] + "…" + long[len(long)-63:] + "; b: " + expired + " [YDL1003]",
 		},
 		"a reason that is too long": {
 			2, map[string]string{"a": long},
-			"unavailable: Try: 2 attempts at a failed, both: " + long[:239] + "…" + " [YDL1003]",
+			"unavailable: Try: 2 attempts at a failed, both: " + long[:160] + "…" + long[len(long)-79:] + " [YDL1003]",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -35,16 +35,25 @@ func visible(r rune) rune {
 	return r
 }
 
-// Cut returns at most limit bytes of s. It cuts between two runes and marks the cut.
+// Cut returns at most limit bytes of s. It cuts between two runes and marks the cut. If the limit
+// is at least 100 bytes, the last third is the end of s: where errors are wrapped, the reason is
+// there.
 func Cut(s string, limit int) string {
-	const mark = "…"
+	const mark, long = "…", 100
 	switch {
 	case len(s) <= limit:
 		return s
 	case limit < len(mark):
 		return ""
 	}
-	return whole(s[:limit-len(mark)]) + mark
+	room, end := limit-len(mark), ""
+	if limit >= long {
+		end = s[len(s)-room/3:]
+		for n := 1; n < utf8.UTFMax && !utf8.RuneStart(end[0]); n++ {
+			end = end[1:]
+		}
+	}
+	return whole(s[:room-len(end)]) + mark + end
 }
 
 // whole removes a rune that was cut from the end of s.

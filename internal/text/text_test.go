@@ -39,6 +39,8 @@ func TestTextsAreCutBetweenRunes(t *testing.T) {
 		{"abcdef", 2, ""},
 		{"abcdef", 0, ""},
 		{"abcdef", -100, ""},
+		{strings.Repeat("a", 70) + strings.Repeat("b", 33), 102, strings.Repeat("a", 66) + "…" + strings.Repeat("b", 33)},
+		{strings.Repeat("ä", 100), 102, strings.Repeat("ä", 33) + "…" + strings.Repeat("ä", 16)},
 	} {
 		if got := Cut(test.in, test.limit); got != test.want {
 			t.Errorf("Cut(%q, %d) = %q, want %q", test.in, test.limit, got, test.want)

@@ -5,6 +5,7 @@ package etcd_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -59,6 +60,23 @@ func TestWhyThereIsNoConnection(t *testing.T) {
 				t.Errorf("the resolver is called %s, want %s", got, want)
 			}
 		})
+	}
+}
+
+// The error of a call says in its one line why the registry cannot be reached, whatever else is
+// long.
+func TestTheErrorOfACallHasTheReason(t *testing.T) {
+	r := etcd.New("127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", &etcd.Options{Timeout: 100 * time.Millisecond})
+	defer r.Close()
+	c := yodel.NewClient(r.Service("bank.example.Accounts"), &yodel.ClientOptions{DialTimeout: 3 * time.Second, Logger: slog.New(slog.DiscardHandler)})
+	defer c.Close()
+	for id, limit := range map[string]time.Duration{"YDL1005": 2 * time.Second, "YDL1201": time.Minute} {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		_, err := yodel.Method[string, string]("bank.example.Accounts.Transfer").Call(ctx, c, new(string))
+		if said := fmt.Sprint(err); !strings.Contains(said, "it cannot be connected to: connection refused") || !strings.HasSuffix(said, "["+id+"]") {
+			t.Errorf("got %s", said)
+		}
 	}
 }
 
