@@ -195,8 +195,8 @@ func (v *Served) Admit(n int, wait bool) *Error {
 	return nil
 }
 
-// requestCost is how many bytes a call counts in addition to its request, as in package mux.
-const requestCost = 1 << 10
+// requestCost is how many bytes a call counts beside its request: its state and its stack.
+const requestCost = 7 << 10
 
 // enterLater waits until enter succeeds, the call is canceled, or its deadline passes.
 func (v *Served) enterLater(n int) (where string) {

@@ -234,6 +234,35 @@ var protocols = []attacks.Attack{
 		Held:      192 * mib, // 1000 connections with 16 KiB of metadata each, also in net/http
 		NoLatency: "to parse 7 MiB of pairs and to make maps of them is work",
 	},
+	{
+		// One connection with 8000 open calls, each with as many pairs as it may have.
+		Name: "metadata over rpcx on one connection", Victim: patient,
+		Do: func(a *attacks.Attacker) {
+			var block bytes.Buffer
+			for i := range 120 {
+				text(&block, fmt.Sprintf("k%d", i))
+				text(&block, "v")
+			}
+			openOverRPCX(a, 8000, block.String())
+		},
+		NoLatency: "to make 8000 maps with 120 pairs is work",
+	},
+	{
+		// One connection with as many open calls as it gets. Each has a goroutine.
+		Name: "open calls over rpcx on one connection", Victim: patient,
+		Do:        func(a *attacks.Attacker) { openOverRPCX(a, 15_360, "") },
+		NoLatency: "to start 15,360 goroutines is work",
+	},
+}
+
+// openOverRPCX makes calls on one connection that do not end before the attacker leaves.
+func openOverRPCX(a *attacks.Attacker, calls int, metadata string) {
+	c := a.Dial()
+	c.Discard()
+	attacks.Spread(calls, 800*time.Millisecond, func(int) {
+		c.Raw(rpcxFrame("T", "Block", metadata, "", -1))
+		c.Flush()
+	})
 }
 
 // rapidReset opens 100,000 streams and cancels each at once, until the victim ends the connection.

@@ -62,17 +62,18 @@ func (c *conn) call(h *head) error {
 		return fmt.Errorf("a request has the compress type %d, which rpcx does not define", h.compressType())
 	}
 	v := c.session.Begin(h.name(), codec, compressor)
-	cost := 0
+	v.Call().OneWay = h.is(oneWay)
+	cost, skip := h.cost(), h.payload
 	end := func() {
 		v.End()
 		c.session.Release(cost)
 		c.end()
 	}
-	e, skip := c.describe(h, v), h.payload
-	if e != nil { // the hook Connect, which Admit calls, may refuse the connection
-		e = cmp.Or(v.Admit(0, true), e)
-	} else if cost = h.cost(); !c.session.Reserve(cost) {
+	var e *yodel.Error
+	if !c.session.Reserve(cost) {
 		cost, e = 0, refused("YDL3007", "%s: the server has no memory left for what its peers make it hold", v.Call().Method)
+	} else if e = c.describe(h, v); e != nil { // the hook Connect, which Admit calls, may refuse the connection
+		e = cmp.Or(v.Admit(0, true), e)
 	}
 	if e == nil {
 		var err error
@@ -99,7 +100,6 @@ func (c *conn) call(h *head) error {
 func (c *conn) describe(h *head, v *yodel.Served) *yodel.Error {
 	call := v.Call()
 	rpcxwire.Describe(call, h.all(), h.pairs, time.Now())
-	call.OneWay = h.is(oneWay)
 	if h.excess != "" {
 		e := refused("YDL2203", "%s: %s", call.Method, h.excess)
 		e.Code = yodel.ResourceExhausted
