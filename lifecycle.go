@@ -3,7 +3,6 @@
 package yodel
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/announcer"
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/opencalls"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -53,7 +53,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	began := time.Now()
 	first := s.leaving()
 	withdrawing := s.withdraw(ctx, first)
-	d := s.drain()
+	d := s.drain(ctx)
 	if first {
 		s.logDraining(ctx)
 		s.Note(introspect.Event{Kind: eventDrain, What: "refuses new calls and waits for the others"})
@@ -135,17 +135,18 @@ type drain struct {
 }
 
 // drain stops the listeners and refuses new calls. Each connection ends when its calls have ended.
-func (s *Server) drain() *drain {
+func (s *Server) drain(ctx context.Context) *drain {
 	s.mu.Lock()
 	d := &drain{first: !s.closing, empty: s.empty}
 	s.closing = true
 	listeners := s.listeners
 	if d.first {
 		close(s.stopped)
+		s.drainEnd, _ = ctx.Deadline()
 	}
 	s.emptyLocked()
 	for c := range s.conns {
-		go c.drain()
+		go c.drain(s.drainEnd)
 	}
 	for sc := range s.links {
 		d.links = append(d.links, sc.peer.link)
@@ -208,7 +209,7 @@ func (s *Server) cutOff(d *drain, began time.Time, why error) (what string, err 
 	s.mu.Unlock()
 	switch {
 	case len(open) > 0:
-		what = count(len(open), "call") + ": " + listCalls(open)
+		what = count(len(open), "call") + ": " + opencalls.List(open)
 	case conns > 0:
 		what = count(conns, "connection") + " without calls"
 	default:
@@ -219,11 +220,8 @@ func (s *Server) cutOff(d *drain, began time.Time, why error) (what string, err 
 	return what, e
 }
 
-// An openCall is a call that a server is executing.
-type openCall struct{ method, peer string }
-
 // openCalls returns the calls that the server is executing.
-func (s *Server) openCalls() (open []openCall) {
+func (s *Server) openCalls() (open []opencalls.Call) {
 	s.mu.Lock()
 	conns := slices.Collect(maps.Keys(s.conns))
 	for sc := range s.links {
@@ -238,35 +236,6 @@ func (s *Server) openCalls() (open []openCall) {
 		open = append(open, s.openOf(pool.Executing())...)
 	}
 	return open
-}
-
-// maxListed is how many entries a log line about open calls has.
-const maxListed = 4
-
-// listCalls lists calls in short form, the most frequent first: "Shop.Buy from 10.0.0.7:4711 (2),
-// Shop.Price from 10.0.0.8:4712".
-func listCalls(open []openCall) string {
-	counts := make(map[openCall]int)
-	for _, call := range open {
-		counts[call]++
-	}
-	kinds := slices.SortedFunc(maps.Keys(counts), func(a, b openCall) int {
-		return cmp.Or(counts[b]-counts[a], strings.Compare(a.method, b.method), strings.Compare(a.peer, b.peer))
-	})
-	var words []string
-	rest := len(open)
-	for _, kind := range kinds[:min(len(kinds), maxListed)] {
-		word := kind.method + " from " + kind.peer
-		if n := counts[kind]; n > 1 {
-			word += fmt.Sprintf(" (%d)", n)
-		}
-		words = append(words, word)
-		rest -= counts[kind]
-	}
-	if rest > 0 {
-		words = append(words, fmt.Sprintf("%d more", rest))
-	}
-	return strings.Join(words, ", ")
 }
 
 // count returns n and the noun, in the plural unless n is 1.
@@ -289,7 +258,7 @@ func (s *Server) logDraining(ctx context.Context) {
 	open := s.openCalls()
 	attrs := []any{"calls", len(open)}
 	if len(open) > 0 {
-		attrs = append(attrs, "open", listCalls(open))
+		attrs = append(attrs, "open", opencalls.List(open))
 	}
 	if end, ok := ctx.Deadline(); ok {
 		attrs = append(attrs, "for at most", max(time.Until(end), 0).Round(time.Millisecond))

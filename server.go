@@ -22,6 +22,7 @@ import (
 	"github.com/yodel-rpc/yodel/internal/metadata"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/nearest"
+	"github.com/yodel-rpc/yodel/internal/opencalls"
 	"github.com/yodel-rpc/yodel/internal/samples"
 	"github.com/yodel-rpc/yodel/internal/schema"
 	"github.com/yodel-rpc/yodel/internal/text"
@@ -205,6 +206,7 @@ type Server struct {
 	accepting int                      // accept loops
 	stopped   chan struct{}            // closed when closing is set
 	closing   bool
+	drainEnd  time.Time     // when Shutdown cuts off the calls that are left; zero for never; unchanged once closing
 	closed    bool          // no connection is accepted any more
 	empty     chan struct{} // once closing: closed when no connection is left
 
@@ -213,10 +215,10 @@ type Server struct {
 
 // A connection is the server's view of an accepted connection, in any protocol.
 type connection interface {
-	drain()                // closes it when its calls have ended
-	abort()                // closes it now
-	executing() []openCall // the calls that are executing now
-	visible() *Peer        // nil before the handshake is complete; called with Server.mu held
+	drain(end time.Time)         // closes it when its calls have ended; they are cut off at end, if it is not zero
+	abort()                      // closes it now
+	executing() []opencalls.Call // the calls that are executing now
+	visible() *Peer              // nil before the handshake is complete; called with Server.mu held
 	describe() introspect.ConnInfo
 }
 
@@ -550,7 +552,7 @@ func (s *Server) serve(nc net.Conn) {
 		return
 	}
 	if closing {
-		go ses.drain()
+		go ses.drain(s.drainEnd)
 	}
 	go s.serveSession(ses, refuse)
 }
@@ -641,7 +643,7 @@ func (s *Server) serveNative(nc net.Conn, first []byte, peer *Peer, old connecti
 }
 
 // drain implements connection.
-func (sc *serverConn) drain() { sc.mux.Drain() }
+func (sc *serverConn) drain(time.Time) { sc.mux.Drain() }
 
 // abort implements connection.
 func (sc *serverConn) abort() { sc.mux.Abort() }
@@ -655,7 +657,7 @@ func (sc *serverConn) visible() *Peer {
 }
 
 // executing implements connection.
-func (sc *serverConn) executing() []openCall {
+func (sc *serverConn) executing() []opencalls.Call {
 	conn := sc.mux
 	if conn == nil { // a client dialled
 		conn = sc.peer.link
@@ -664,10 +666,10 @@ func (sc *serverConn) executing() []openCall {
 }
 
 // openOf returns the calls among targets that belong to this server.
-func (s *Server) openOf(targets []mux.Target) (open []openCall) {
+func (s *Server) openOf(targets []mux.Target) (open []opencalls.Call) {
 	for _, t := range targets {
 		if t, ok := t.(*target); ok && t.server == s {
-			open = append(open, openCall{t.name, t.conn.peer.Addr.String()})
+			open = append(open, opencalls.Call{Method: t.name, Peer: t.conn.peer.Addr.String()})
 		}
 	}
 	return open

@@ -18,6 +18,7 @@ import (
 	"github.com/yodel-rpc/yodel/internal/admission"
 	"github.com/yodel-rpc/yodel/internal/loglimit"
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/opencalls"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/introspect"
@@ -43,9 +44,9 @@ type Session struct {
 	// Conn is the connection. A Protocol writes with Write and reads from Reader.
 	Conn net.Conn
 	// Reader reads the connection from its first byte, through a buffer of 32 KiB. When the server
-	// drains, Reader returns io.EOF as soon as no call has been open for 50 ms. In many protocols a
-	// server cannot tell a client that it drains. Without this rule, such a client would wait for
-	// the reply to a request that the server no longer reads.
+	// drains, Reader returns io.EOF as soon as no call has been open for 50 ms, or no call is open
+	// while Next pauses. In many protocols a server cannot tell a client that it drains. Without
+	// this rule, such a client would wait for a reply to a request that the server never reads.
 	Reader *bufio.Reader
 	// Peer is the client. A Protocol may set Name, Agent and Metadata before it begins the first
 	// call.
@@ -74,8 +75,8 @@ type Session struct {
 	known     atomic.Bool // the peer may be seen
 	refused   atomic.Bool // Connect has refused the peer
 	greet     func() error
-	pace      pace          // of the message that is being read; the reading goroutine's
-	writing   chan struct{} // holds the token of the running Write; no mutex, so that the time of a synctest bubble passes meanwhile
+	pace      admission.Pace // of the message that is being read; the reading goroutine's
+	writing   chan struct{}  // holds the token of the running Write; no mutex, so that the time of a synctest bubble passes meanwhile
 
 	mu        sync.Mutex
 	native    bool // the connection speaks yodel's own protocol
@@ -84,6 +85,8 @@ type Session struct {
 	open      map[*Served]struct{}
 	lastEnd   time.Time     // when the last call ended
 	receiving bool          // a message has begun to arrive, and Next was not called since
+	paused    chan struct{} // closed when Next may read again; nil if it may
+	waiting   bool          // Next waits for that
 	peeking   bool          // Admit waits, and another goroutine reads ahead
 	stopPeek  bool          // the goroutine that reads ahead must end
 	deadline  time.Time     // of reads
@@ -98,12 +101,6 @@ type Session struct {
 	changed   chan struct{} // closed when drain has to check again; nil without a waiter
 }
 
-// A pace measures how fast the rest of a message arrives.
-type pace struct {
-	waited time.Duration // in Read
-	bytes  int           // received meanwhile
-}
-
 const (
 	// sniffed is the largest number of bytes from which the server decides which protocol a
 	// connection speaks.
@@ -113,21 +110,16 @@ const (
 	silentTime = 5 * time.Minute
 	// quietTime is how long a session without open calls lasts while the server drains.
 	quietTime = 50 * time.Millisecond
+	// lingerTime is how long the client of a paused session may take to notice its end.
+	lingerTime = time.Second
 	// orphanTime is how long one-way calls may go on when their client has disconnected, as in
 	// package mux.
 	orphanTime = 30 * time.Second
-	// leastPace is the lowest rate, in bytes per second, at which the rest of a message must
-	// arrive.
-	leastPace = 4 << 10
 	// sessionBuffer is the size of Session.Reader.
 	sessionBuffer = 32 << 10
 	// writePiece is how many bytes must go out within twice Limits.KeepAlive.
 	writePiece = 64 << 10
 )
-
-// refusedTime is how long a session whose peer was refused waits until no call has been open for
-// quietTime.
-const refusedTime = time.Second
 
 // errSlow is the error of a message whose rest arrives too slowly.
 var errSlow = errors.New("the rest of a message arrives with less than 4 KiB per second")
@@ -209,15 +201,16 @@ func (ses *Session) readUntil(at time.Time) {
 	}
 }
 
-// wakeLocked ends the pending Read and later ones.
-func (ses *Session) wakeLocked() {
-	ses.deadline = past
-	_ = ses.Conn.SetReadDeadline(past) // without support for deadlines, Shutdown closes the connection
+// wakeLocked ends the pending Read and later ones at a time.
+func (ses *Session) wakeLocked(at time.Time) {
+	ses.deadline = at
+	_ = ses.Conn.SetReadDeadline(at) // without support for deadlines, Shutdown closes the connection
 }
 
 // Next waits for the first byte of the client's next message. A Protocol calls it before it reads
 // each request. Next returns io.EOF if there will be no further message, because the client has
-// closed the connection, the server drains, or no call was open for Limits.IdleTimeout.
+// closed the connection, the server drains, or no call was open for Limits.IdleTimeout. Requests of
+// a busy client wait in Next during a drain from time to time, so that the open calls end.
 //
 // The message lasts until Next is called again. Until then a drain waits for the message. The rest
 // of the message must arrive at 4 KiB per second or more, measured over twice Limits.KeepAlive of
@@ -225,20 +218,31 @@ func (ses *Session) wakeLocked() {
 // request. These bounds do not apply to a Protocol that does not call Next.
 func (ses *Session) Next() error {
 	ses.receive(false)
-	if _, err := ses.Reader.Peek(1); err != nil {
-		return err
+	for {
+		if _, err := ses.Reader.Peek(1); err != nil {
+			return err
+		}
+		ses.pace = admission.Pace{}
+		switch pause := ses.receive(true); {
+		case pause != nil:
+			<-pause
+		case !ses.quiet.Load():
+			return nil
+		default:
+			_, _ = ses.Reader.Discard(ses.Reader.Buffered()) // the reply could not be sent any more
+		}
 	}
-	ses.pace = pace{}
-	ses.receive(true)
-	return nil
 }
 
-// receive stores whether a message has begun to arrive.
-func (ses *Session) receive(begins bool) {
+// receive stores whether a message has begun to arrive. If reading pauses, the message has not
+// begun, and receive returns a channel that is closed at the end of the pause.
+func (ses *Session) receive(begins bool) (pause <-chan struct{}) {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	ses.receiving = begins
+	ses.waiting = begins && ses.paused != nil
+	ses.receiving = begins && !ses.waiting && !ses.quiet.Load()
 	ses.changedLocked()
+	return ses.paused
 }
 
 // A sessionReader first reads the bytes of Session.first, and then the connection.
@@ -259,7 +263,7 @@ func (r sessionReader) Read(b []byte) (int, error) {
 		case peeking: // the client has to wait
 			receiving = false
 		case receiving:
-			at = began.Add(max(2*r.server.limits.KeepAlive-r.pace.waited, 0))
+			at = began.Add(max(2*r.server.limits.KeepAlive-r.pace.Waited, 0))
 		default:
 			at = r.idleAt(began)
 		}
@@ -267,14 +271,16 @@ func (r sessionReader) Read(b []byte) (int, error) {
 		n, err := r.Conn.Read(b)
 		late := errors.Is(err, os.ErrDeadlineExceeded)
 		switch {
+		case err == nil && r.quiet.Load():
+			continue // as in Next
 		case late && r.quiet.Load():
 			return n, io.EOF
 		case late && peeking:
 			return n, err
 		case receiving:
-			r.pace.waited += time.Since(began)
-			r.pace.bytes += n
-			if r.tooSlow() {
+			r.pace.Waited += time.Since(began)
+			r.pace.Bytes += n
+			if r.pace.TooSlow(2 * r.server.limits.KeepAlive) {
 				return n, errSlow
 			}
 		case late && r.idle():
@@ -295,17 +301,6 @@ func (ses *Session) readFailed(err error) {
 		defer ses.mu.Unlock()
 		ses.readErr = err
 	}
-}
-
-// tooSlow reports whether the rest of a message arrives too slowly.
-func (r sessionReader) tooSlow() bool {
-	period := 2 * r.server.limits.KeepAlive
-	if r.pace.waited < period {
-		return false
-	}
-	slow := float64(r.pace.bytes) < leastPace*r.pace.waited.Seconds()
-	r.pace = pace{}
-	return slow
 }
 
 // idleAt returns when to check whether the session is idle, or zero for never.
@@ -355,7 +350,7 @@ func (ses *Session) readAhead() (stop func()) {
 			ses.mu.Lock()
 			defer ses.mu.Unlock() // also if the connection ends the goroutine
 			ses.stopPeek = true
-			ses.wakeLocked()
+			ses.wakeLocked(past)
 		}()
 		<-ended
 		ses.mu.Lock()
@@ -475,10 +470,10 @@ func (ses *Session) giveLocked(n int) {
 func (ses *Session) serve(p Protocol, name string) {
 	s := ses.server
 	ses.mu.Lock()
-	ses.protocol = name
+	ses.protocol, ses.receiving = name, false // the bounds for messages do not apply to a Protocol that does not call Next
+	ses.changedLocked()
 	ses.mu.Unlock()
 	ses.Reader = bufio.NewReaderSize(sessionReader{ses}, sessionBuffer)
-	ses.receive(false) // the bounds for messages do not apply to a Protocol that does not call Next
 	err := s.guard.Apart("protocol "+name, nil, func() error { return p.Serve(ses.ctx, ses) })
 	aborted := context.Cause(ses.ctx) == mux.ErrClosed //nolint:errorlint // it is set bare
 	ses.cancel(mux.ErrCallerGone)
@@ -587,7 +582,7 @@ func (ses *Session) Push(to Caller) { ses.Peer.push = to }
 func (ses *Session) connect() error {
 	if err := ses.server.connect(ses.Peer); err != nil {
 		ses.refused.Store(true)
-		go ses.drain()
+		go ses.drain(time.Time{})
 		ses.server.event(ConnEvent{Kind: introspect.Refused, Addr: ses.Peer.Addr.String(), Err: err})
 		return err
 	}
@@ -647,18 +642,21 @@ func samePlugin(a, b any) bool {
 	return reflect.TypeOf(a) == reflect.TypeOf(b) && reflect.ValueOf(a).Comparable() && a == b
 }
 
-// drain implements connection. It ends the session once no call has been open for quietTime. A
-// connection in yodel's own protocol drains by its serverConn.
-func (ses *Session) drain() {
+// drain implements connection. It ends the session once no call has been open for quietTime, or no
+// call is open while reading pauses. A connection in yodel's own protocol drains by its serverConn.
+func (ses *Session) drain(end time.Time) {
 	ses.drainOnce.Do(func() {
 		close(ses.draining)
-		began := time.Now()
 		if ses.Conn == nil { // calls of Server.Do have no client to inform
 			return
 		}
-		for {
+		defer ses.pause(false)
+		for pauses := admission.NewPauses(end); ; {
 			ses.mu.Lock()
-			native, idle := ses.native, len(ses.open)+ses.busy == 0 && !ses.receiving
+			native, idle, wait := ses.native, len(ses.open)+ses.busy == 0 && !ses.receiving, quietTime
+			if ses.waiting {
+				wait = 0
+			}
 			if ses.changed == nil {
 				ses.changed = make(chan struct{})
 			}
@@ -668,16 +666,15 @@ func (ses *Session) drain() {
 				return
 			}
 			var quiet <-chan time.Time
-			if wait := quietTime; idle {
-				if ses.refused.Load() && time.Since(began) > refusedTime { // further calls would be refused too
-					wait = 0
-				}
+			if idle {
 				quiet = time.After(wait)
 			}
 			select {
 			case <-changed:
 			case <-ses.ctx.Done():
 				return
+			case <-pauses.Turn:
+				ses.pause(pauses.Next())
 			case <-quiet:
 				if ses.stopReading() {
 					return
@@ -687,19 +684,38 @@ func (ses *Session) drain() {
 	})
 }
 
-// stopReading makes Reader return io.EOF, unless a call has begun meanwhile. It reports whether
-// drain is done.
+// pause makes Next wait, or ends its wait.
+func (ses *Session) pause(begins bool) {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	if ses.paused != nil {
+		close(ses.paused)
+	}
+	ses.paused, ses.waiting = nil, false
+	if begins {
+		ses.paused = make(chan struct{})
+	}
+}
+
+// stopReading makes Reader return io.EOF, and returns true, unless a call has begun meanwhile. It
+// closes only the sending half of a connection whose reading was paused: closing
+// both while there are unread requests could discard replies on their way.
 func (ses *Session) stopReading() bool {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	if ses.native {
-		return true
-	}
-	if len(ses.open)+ses.busy > 0 || ses.receiving {
+	if ses.native || len(ses.open)+ses.busy > 0 || ses.receiving {
 		return false
 	}
 	ses.quiet.Store(true)
-	ses.wakeLocked()
+	at := past
+	if half, ok := ses.Conn.(interface{ CloseWrite() error }); ok && ses.waiting {
+		ses.mu.Unlock()
+		if half.CloseWrite() == nil {
+			at = time.Now().Add(lingerTime)
+		}
+		ses.mu.Lock()
+	}
+	ses.wakeLocked(at)
 	return true
 }
 
@@ -712,12 +728,12 @@ func (ses *Session) abort() {
 }
 
 // executing implements connection.
-func (ses *Session) executing() (open []openCall) {
+func (ses *Session) executing() (open []opencalls.Call) {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	for v := range ses.open {
 		if v.in.running.Load() {
-			open = append(open, openCall{v.in.as.name, ses.Peer.Addr.String()})
+			open = append(open, opencalls.Call{Method: v.in.as.name, Peer: ses.Peer.Addr.String()})
 		}
 	}
 	return open

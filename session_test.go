@@ -590,47 +590,148 @@ func TestOneSessionLeavesMemoryToOthers(t *testing.T) {
 	}
 }
 
-// A client that never pauses for 50 ms does not prolong a drain beyond DrainTimeout.
-func TestDrainOfABusySessionEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		network := mem.New()
-		ctx, stop := context.WithCancel(t.Context())
-		s := yodel.NewServer(&yodel.ServerOptions{
-			Protocols: []yodel.Protocol{lines{codec: yodel.JSON}}, DrainTimeout: 3 * time.Second, Transport: network, Logger: slog.New(slog.DiscardHandler),
+// A client that never pauses gets the reply of each call that was executed, and a drain does not
+// take all of DrainTimeout. A client that sends one request after the other has unread ones in the
+// end.
+func TestDrainOfABusySession(t *testing.T) {
+	t.Attr("rerun", "never")
+	for name, test := range map[string]struct {
+		callers   int           // each sends a request when it has a reply; 0 means one that does not wait
+		work      time.Duration // of a call
+		least, at time.Duration // that the drain takes
+	}{
+		"one caller":                      {1, 5 * time.Millisecond, 500 * time.Millisecond, time.Second},
+		"several callers":                 {8, 5 * time.Millisecond, 500 * time.Millisecond, time.Second},
+		"a client that does not wait":     {0, 5 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second},
+		"calls longer than a pause":       {8, 900 * time.Millisecond, 2 * time.Second, 3 * time.Second},
+		"calls as long as the last pause": {8, 4 * time.Second, 5 * time.Second, 9900 * time.Millisecond},
+		"calls that pause almost 50 ms":   {-1, 5 * time.Millisecond, 500 * time.Millisecond, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := serveLines(t, lines{}, yodel.ServerOptions{MaxOpen: 100})
+				var executed, replied atomic.Int64
+				handle(t, s.Server, "Double", func(_ context.Context, n *int) (*int, error) {
+					defer executed.Add(1)
+					time.Sleep(test.work) // of the bubble
+					return new(2 * *n), nil
+				})
+				c := s.dial(t)
+				wants := make(chan bool, 1000)
+				for i := range max(test.callers, 1) {
+					time.AfterFunc(time.Duration(i)*test.work/8, func() { wants <- true })
+				}
+				var both sync.WaitGroup
+				both.Go(func() {
+					for test.callers == 0 || <-wants {
+						if _, err := io.WriteString(c, request("Double", "4")); err != nil {
+							return
+						}
+					}
+				})
+				both.Go(func() {
+					for replies := bufio.NewScanner(c); replies.Scan() && replies.Text() == "8"; replied.Add(1) {
+						if test.callers < 0 {
+							time.Sleep(40 * time.Millisecond)
+						}
+						if test.callers != 0 {
+							wants <- true
+						}
+					}
+					_ = c.Close() // as clients do
+					close(wants)
+				})
+				time.Sleep(time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				began := time.Now()
+				err := s.Shutdown(ctx)
+				if took := time.Since(began); err != nil || took < test.least || took > test.at {
+					t.Errorf("the drain took %v, want %v to %v: %v", took, test.least, test.at, err)
+				}
+				both.Wait()
+				if n := replied.Load(); n == 0 || n != executed.Load() {
+					t.Errorf("%d calls were executed, and %d replies have arrived", executed.Load(), n)
+				}
+			})
 		})
-		handle(t, s, "Double", double)
-		ended := make(chan error, 1)
-		go func() { ended <- s.ListenAndServe(ctx, "lines") }()
+	}
+}
+
+// A request that arrives in the last pause of a drain is not executed: it might be cut off.
+func TestARequestInTheLastPauseIsNotExecuted(t *testing.T) {
+	t.Attr("rerun", "never")
+	synctest.Test(t, func(t *testing.T) {
+		s := serveLines(t, lines{}, yodel.ServerOptions{})
+		executed := 0
+		handle(t, s.Server, "Double", func(_ context.Context, n *int) (*int, error) {
+			executed++
+			time.Sleep(9 * time.Second) // of the bubble
+			return new(2 * *n), nil
+		})
+		c := s.dial(t)
+		write := func() {
+			_, err := io.WriteString(c, request("Double", "4"))
+			must(t, err)
+		}
+		write()
 		synctest.Wait()
-		c, err := network.Dial(ctx, "lines")
-		if err != nil {
-			t.Fatal(err)
-		}
-		calls := make(chan int, 1)
-		go func() {
-			reader := bufio.NewReader(c)
-			for n := 0; ; n++ {
-				_, err := io.WriteString(c, request("Double", "4"))
-				if err == nil {
-					_, err = reader.ReadString('\n')
-				}
-				if err != nil {
-					calls <- n
-					return
-				}
-				time.Sleep(40 * time.Millisecond) // of the bubble
-			}
-		}()
-		began := time.Now()
-		stop()
-		<-ended // whether a call was cut off depends on the moment
-		if took := time.Since(began); took < 3*time.Second || took > 4*time.Second {
-			t.Errorf("the drain took %v, and DrainTimeout is 3 s", took)
-		}
-		if n := <-calls; n < 60 {
-			t.Errorf("%d calls succeeded, want those of 3 s", n)
+		time.AfterFunc(8*time.Second, write)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		shutdown := make(chan error, 1)
+		go func() { shutdown <- s.Shutdown(ctx) }()
+		replies, err := io.ReadAll(c)
+		_ = c.Close() // as clients do
+		if err := errors.Join(err, <-shutdown); err != nil || string(replies) != "8\n" || executed != 1 {
+			t.Errorf("%d calls were executed, and the replies are %q: %v", executed, replies, err)
 		}
 	})
+}
+
+// A drain that ends a connection with unread requests does not take the replies from a client that
+// reads late.
+func TestADrainLeavesRepliesToALateReader(t *testing.T) {
+	t.Attr("rerun", "never")
+	s := yodel.NewServer(&yodel.ServerOptions{Protocols: []yodel.Protocol{lines{codec: yodel.JSON}}, Logger: slog.New(slog.DiscardHandler)})
+	var executed atomic.Int64
+	gate := make(chan struct{})
+	handle(t, s, "Double", func(_ context.Context, n *int) (*int, error) {
+		if executed.Add(1) == 1 {
+			<-gate
+		}
+		return new(2 * *n), nil
+	})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	ended, shutdown := make(chan error, 1), make(chan error, 1)
+	go func() { ended <- s.Serve(context.Background(), l) }()
+	c, err := net.Dial("tcp", l.Addr().String())
+	must(t, err)
+	defer c.Close()
+	sent := int64(0)
+	send := func() {
+		_, err := io.WriteString(c, request("Double", "4"))
+		must(t, err)
+		sent++
+	}
+	send()
+	until(t, "a call runs", func() bool { return executed.Load() == 1 })
+	go func() { shutdown <- s.Shutdown(context.Background()) }()
+	until(t, "requests are not read", func() bool {
+		send()
+		return sent > executed.Load()+100
+	})
+	close(gate)
+	must(t, <-shutdown)
+	replies, n := bufio.NewScanner(c), int64(0)
+	for replies.Scan() {
+		n++
+	}
+	if err := replies.Err(); err != nil || n != executed.Load() || n == sent {
+		t.Errorf("of %d calls %d were executed, and %d replies have arrived: %v", sent, executed.Load(), n, err)
+	}
+	<-ended
 }
 
 // A call of a deadline waits for a place no longer than that.
