@@ -151,9 +151,11 @@ func (v *Served) Types() (in, out []reflect.Type) {
 // allocates memory for a small one: see Reserved. If the session or the server has no room, Admit
 // waits for room if wait is true, and fails otherwise. A Protocol should call Admit with wait on
 // the goroutine that reads Session.Reader, so that the client has to wait too. While Admit waits,
-// it reads ahead, and ends the calls of the session if the client disconnects. It waits until
-// Call.Deadline at most. The first Admit of a session also calls ServerOptions.Connect. If Admit
-// fails, it returns the error for the caller, and the call was not executed and must not run.
+// it reads ahead, and ends the calls of the session if the client disconnects. If the client has
+// sent more than Reader holds, and a one-way call has waited for 30 s, the client counts as
+// disconnected. Admit waits until Call.Deadline at most. The first Admit of a session also calls
+// ServerOptions.Connect. If Admit fails, it returns the error for the caller, and the call was not
+// executed and must not run.
 func (v *Served) Admit(n int, wait bool) *Error {
 	in := &v.in
 	ses, s := in.session, in.server
@@ -201,7 +203,7 @@ const requestCost = 7 << 10
 // enterLater waits until enter succeeds, the call is canceled, or its deadline passes.
 func (v *Served) enterLater(n int) (where string) {
 	in := &v.in
-	defer in.session.readAhead()()
+	defer in.session.readAhead(!in.call.OneWay)()
 	ctx := in.handling.Context
 	if at := in.call.Deadline; !at.IsZero() {
 		limited, cancel := context.WithDeadline(ctx, at)

@@ -113,7 +113,7 @@ const (
 	// lingerTime is how long the client of a paused session may take to notice its end.
 	lingerTime = time.Second
 	// orphanTime is how long one-way calls may go on when their client has disconnected, as in
-	// package mux.
+	// package mux. A client whose one-way call waits that long may count as disconnected.
 	orphanTime = 30 * time.Second
 	// sessionBuffer is the size of Session.Reader.
 	sessionBuffer = 32 << 10
@@ -325,13 +325,14 @@ func (ses *Session) idle() bool {
 }
 
 // readAhead reads into the buffer while the reading goroutine does not read. So it can end the
-// calls of a client that disconnects. It notices the end of the connection as long as the buffer
-// has room. The function stop ends it.
-func (ses *Session) readAhead() (stop func()) {
+// calls of a client that disconnects. When the buffer is full, it asks the system. If the client
+// has sent more than the system takes, the system does not know either: then a client counts as
+// gone after orphanTime, unless patient is set. The function stop ends readAhead.
+func (ses *Session) readAhead(patient bool) (stop func()) {
 	if !ses.beginReadAhead() {
 		return func() {}
 	}
-	ended := make(chan struct{})
+	began, stopped, ended := time.Now(), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
 		defer ses.server.guard.Rescue("a connection's own code")
@@ -344,8 +345,21 @@ func (ses *Session) readAhead() (stop func()) {
 				return
 			}
 		}
+		for !mux.HungUp(ses.Conn) && (patient || time.Since(began) < orphanTime) {
+			select {
+			case <-time.After(time.Second):
+			case <-stopped:
+				return
+			}
+		}
+		ses.cancel(mux.ErrCallerGone)
+		ses.mu.Lock()
+		defer ses.mu.Unlock()
+		ses.quiet.Store(true) // what is unread may have no end
+		ses.wakeLocked(past)
 	}()
 	return func() {
+		close(stopped)
 		func() {
 			ses.mu.Lock()
 			defer ses.mu.Unlock() // also if the connection ends the goroutine

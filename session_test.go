@@ -924,6 +924,94 @@ func TestOneWayCallsOutliveTheirClient(t *testing.T) {
 	}
 }
 
+// marks has requests without a byte of their own: "!" for each call of the method Wait.
+func marks(oneWay bool) lines {
+	return lines{serve: func(_ context.Context, s *yodel.Session) error { //nolint:contextcheck // the context of a call is that of its session
+		for {
+			if err := s.Next(); err != nil {
+				return err
+			}
+			if _, err := s.Reader.ReadByte(); err != nil {
+				return err
+			}
+			v := s.Begin("Wait", yodel.JSON, nil)
+			v.Call().OneWay = oneWay
+			if v.Admit(0, true) != nil {
+				v.End()
+				continue
+			}
+			v.Body = []byte("0")
+			s.Go(func() {
+				defer v.End()
+				_ = v.Run() // nobody waits for it
+			})
+		}
+	}}
+}
+
+// The calls of a client that sends one-way calls until the server reads no more, and then leaves,
+// end as those of any client that leaves.
+func TestAClientThatFloodsAndLeaves(t *testing.T) {
+	for _, oneWay := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			s := serveLines(t, marks(oneWay), yodel.ServerOptions{MaxOpen: 16})
+			var running atomic.Int64
+			handle(t, s.Server, "Wait", func(ctx context.Context, n *int) (*int, error) {
+				running.Add(1)
+				defer running.Add(-1)
+				<-ctx.Done()
+				return n, nil
+			})
+			c := s.dial(t)
+			left := make(chan bool)
+			go func() {
+				defer close(left)
+				_ = c.SetWriteDeadline(time.Now().Add(time.Second)) // it never fails
+				_, _ = io.WriteString(c, strings.Repeat("!", 10<<20))
+				if oneWay {
+					_ = c.Close()
+				}
+			}()
+			<-left
+			time.Sleep(29 * time.Second) // of the bubble
+			if n := running.Load(); n != 15 {
+				t.Errorf("%d calls run, want 15", n)
+			}
+			time.Sleep(33 * time.Second)
+			if n := running.Load(); oneWay != (n == 0) {
+				t.Errorf("one-way %v: %d calls run after a minute", oneWay, n)
+			}
+		})
+	}
+}
+
+// The system says that a client has left, though there is more to read than a session reads ahead.
+func TestAClientThatLeavesBehindUnreadRequests(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux says that a client has left behind what it has sent")
+	}
+	released := make(chan struct{})
+	defer close(released)
+	s := yodel.NewServer(&yodel.ServerOptions{Protocols: []yodel.Protocol{marks(false)}, MaxOpen: 2, Logger: slog.New(slog.DiscardHandler)})
+	began, ended := make(chan bool, 2), make(chan bool, 2)
+	handle(t, s, "Wait", func(ctx context.Context, n *int) (*int, error) {
+		began <- true
+		select {
+		case <-ctx.Done():
+			ended <- true
+		case <-released:
+		}
+		return n, nil
+	})
+	c, err := net.Dial("tcp", serve(t, s))
+	must(t, err)
+	_, err = io.WriteString(c, strings.Repeat("!", 40<<10))
+	must(t, err)
+	receive(t, began, "a call")
+	must(t, c.Close())
+	receive(t, ended, "the end of its context")
+}
+
 // A roomCodec is JSON that notes the capacity that it is given for a reply.
 type roomCodec struct {
 	yodel.Codec

@@ -23,13 +23,16 @@ func unacknowledged(c *Conn) (n int, ok bool) {
 	return int(queued), ok && err == nil
 }
 
-// hungUp reports whether the peer has closed c, although data from the peer may be unread.
-func hungUp(c *Conn) (gone bool) {
-	socket := c.socketBelow()
+// HungUp reports whether the peer has closed nc, although data from the peer may be unread.
+func HungUp(nc net.Conn) bool { return closedByPeer(socketBelow(nc)) }
+
+func hungUp(c *Conn) bool { return closedByPeer(c.socketBelow()) }
+
+func closedByPeer(socket syscall.RawConn) (gone bool) {
 	if socket == nil {
 		return false
 	}
-	// Control fails once this side has closed c.
+	// Control fails once this side has closed the socket.
 	_ = socket.Control(func(fd uintptr) { gone = poll(fd, pollClosed|pollHungUp|pollError, 0) })
 	return gone
 }
