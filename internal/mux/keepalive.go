@@ -121,7 +121,7 @@ func (lt *lifetime) acknowledgesLocked() bool {
 	if c.callsOut.open == 0 && c.callsIn.inOpen == 0 {
 		return false
 	}
-	waits, ok := unacknowledged(c)
+	waits, ok := unacknowledged(c.nc)
 	before := lt.acknowledged
 	if !ok || waits == 0 && before == 0 {
 		return false

@@ -132,7 +132,7 @@ func (ci *callsIn) checkHangUpRelocking() {
 	c := ci.c
 	switch {
 	case c.lifetime.writeErr != nil:
-	case hungUp(c):
+	case HungUp(c.nc):
 		c.lifetime.peerGoneLocked(&IOError{Op: EndOfStream, Err: io.EOF}, hangUpTime)
 	case c.writing.written == c.writing.queued: // otherwise the queued output has the same effect
 		c.writing.sendPingLocked(wire.Ping, make([]byte, pingSize))

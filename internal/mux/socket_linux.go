@@ -6,12 +6,14 @@ import (
 	"net"
 	"syscall"
 	"unsafe"
+
+	"github.com/yodel-rpc/yodel/internal/isolate"
 )
 
-// unacknowledged returns how many of the bytes that were written to c have not been acknowledged
-// by the peer. It returns false if c has no underlying socket.
-func unacknowledged(c *Conn) (n int, ok bool) {
-	socket := c.socketBelow()
+// unacknowledged returns how many of the bytes that were written to nc have not been acknowledged
+// by the peer. It returns false if nc has no underlying socket.
+func unacknowledged(nc net.Conn) (n int, ok bool) {
+	socket := socketBelow(nc)
 	if socket == nil {
 		return 0, false
 	}
@@ -24,26 +26,14 @@ func unacknowledged(c *Conn) (n int, ok bool) {
 }
 
 // HungUp reports whether the peer has closed nc, although data from the peer may be unread.
-func HungUp(nc net.Conn) bool { return closedByPeer(socketBelow(nc)) }
-
-func hungUp(c *Conn) bool { return closedByPeer(c.socketBelow()) }
-
-func closedByPeer(socket syscall.RawConn) (gone bool) {
+func HungUp(nc net.Conn) (gone bool) {
+	socket := socketBelow(nc)
 	if socket == nil {
 		return false
 	}
-	// Control fails once this side has closed the socket.
+	// Control fails once this side has closed nc.
 	_ = socket.Control(func(fd uintptr) { gone = poll(fd, pollClosed|pollHungUp|pollError, 0) })
 	return gone
-}
-
-// socketBelow returns the socket under the underlying connection, or nil if there is none.
-func (c *Conn) socketBelow() (socket syscall.RawConn) {
-	_ = c.callBelow(func() error { // without a socket there is less to know
-		socket = socketBelow(c.nc)
-		return nil
-	})
-	return socket
 }
 
 // socketBelow returns the socket under nc, which may be a wrapper such as a TLS connection. It
@@ -54,10 +44,9 @@ func socketBelow(nc net.Conn) syscall.RawConn {
 			return socket
 		}
 		wrapper, wraps := nc.(interface{ NetConn() net.Conn })
-		if !wraps {
+		if !wraps || isolate.Call(func() error { nc = wrapper.NetConn(); return nil }, broken) != nil {
 			return nil
 		}
-		nc = wrapper.NetConn()
 	}
 	return nil
 }

@@ -130,10 +130,20 @@ func TestNetConnIsUserCode(t *testing.T) {
 				harm()
 				return nil
 			}
-			s := &setup{limits: quietLimits(time.Second, time.Second), serves: map[string]*handler{"echo": {serve: answerEcho}}}
+			free := make(chan struct{})
+			s := &setup{limits: quietLimits(time.Second, time.Second), serves: map[string]*handler{"echo": {serve: func(r *mux.Request) {
+				<-free
+				answerEcho(r)
+			}}}}
 			c, _ := s.over(t, nc, server)
+			ended := make(chan struct{})
+			go func() {
+				mustEcho(t, c, echo, "after a minute")
+				close(ended)
+			}()
 			time.Sleep(time.Minute)
-			mustEcho(t, c, echo, "after a minute")
+			close(free)
+			<-ended
 			if !asked {
 				t.Errorf("%s: NetConn was not called", name)
 			}
