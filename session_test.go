@@ -890,7 +890,7 @@ func TestOneWayCallsOutliveTheirClient(t *testing.T) {
 				return e
 			}
 			v.Body = []byte("0")
-			s.Go(func() {
+			s.Go(func() { //nolint:contextcheck // the context of a call is that of its session
 				defer v.End()
 				<-ctx.Done()
 				outcome <- v.Run() //nolint:contextcheck // the context of a call is that of its session
@@ -926,7 +926,7 @@ func TestOneWayCallsOutliveTheirClient(t *testing.T) {
 
 // marks has requests without a byte of their own: "!" for each call of the method Wait.
 func marks(oneWay bool) lines {
-	return lines{serve: func(_ context.Context, s *yodel.Session) error { //nolint:contextcheck // the context of a call is that of its session
+	return lines{serve: func(_ context.Context, s *yodel.Session) error {
 		for {
 			if err := s.Next(); err != nil {
 				return err

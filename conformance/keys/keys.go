@@ -51,7 +51,7 @@ type Counts struct {
 	Calls, Succeeded, NotExecuted, Doubtful int // what their callers were told
 	Executed, Twice                         int // keys
 	// calls that succeeded although an attempt of theirs may have been executed before
-	Repeated                        int
+	Repeated                                int
 	Attempts, Resets, Kills, Delays, Losses int
 }
 

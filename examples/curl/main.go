@@ -58,8 +58,8 @@ func main() {
 	addr := flag.String("addr", "localhost:8972", "the address to listen at")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := newServer().ListenAndServe(ctx, *addr); err != nil {
+	err := newServer().ListenAndServe(ctx, *addr)
+	if stop(); err != nil {
 		log.Fatal(err)
 	}
 }

@@ -396,7 +396,7 @@ func (in *intent) tooLate(ctx context.Context) error {
 // forgotten returns the error of a call that was first sent before the store lost keys. It records
 // that the outcome is unknown, also for later calls of the program with the key.
 func (in *intent) forgotten(ctx context.Context, whole time.Duration) error {
-	in.emptied()
+	in.emptied() //nolint:contextcheck // it asks the store in the background
 	in.flight.record = appendRecord(nil, lost, in.print)
 	in.put(ctx, in.flight.record)
 	e := in.unknown()

@@ -177,7 +177,7 @@ func TestRedisWithoutRoom(t *testing.T) {
 	client := direct(t, server.Addr)
 	must(t, client.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	s := open(t, server.Addr, nil)
-	_, _, _, err := s.Claim(t.Context(), "k", "a", []byte("claim"), time.Minute, time.Minute)
+	_, _, _, err := s.Claim(t.Context(), "k", "a", []byte("claim"), time.Minute, time.Minute) //nolint:dogsled // they are of a claim
 	if !errors.Is(err, yodel.ResourceExhausted) {
 		t.Errorf("got %v, want resource_exhausted", err)
 	}

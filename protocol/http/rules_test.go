@@ -47,11 +47,12 @@ func TestConnectionsBeginWithAnyMethodOfHTTP(t *testing.T) {
 	} {
 		for n := 0; n <= len(first); n++ {
 			ok, more := p.Match([]byte(first[:n]))
-			if ok && !want || ok && more {
+			switch {
+			case ok && !want || ok && more:
 				t.Errorf("%.50q: it matches", first[:n])
-			} else if !ok && !more && want {
+			case !ok && !more && want:
 				t.Errorf("%.50q: it does not match", first[:n])
-			} else if n == len(first) && ok != want {
+			case n == len(first) && ok != want:
 				t.Errorf("%.50q: got %t", first, ok)
 			}
 		}
@@ -208,7 +209,7 @@ func TestRoutesWithoutABodyNeedNoContentType(t *testing.T) {
 		}
 		s.do(c, "DELETE", "/v1/orders/7", "", "Content-Type", "text/plain").is(t, 200, `{"id":"7"}`)
 		r := s.open(c, "POST", "/v1/orders", chunked{strings.NewReader("")}) // a form of another site could send it
-		if _ = r.Body.Close(); r.StatusCode != 415 {
+		if _ = r.Body.Close(); r.StatusCode != std.StatusUnsupportedMediaType {
 			t.Errorf("POST: got %d", r.StatusCode)
 		}
 	})

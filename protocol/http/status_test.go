@@ -113,7 +113,7 @@ func TestErrorsOfAServerThatHasShutDownHaveTheFormOfCalls(t *testing.T) {
 	must(t, s.Shutdown(t.Context()))
 	w := httptest.NewRecorder()
 	http.New(nil).Handler(s).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "POST", "/Test/Echo", nil))
-	r := reply{w.Result(), w.Body.String()} //nolint:bodyclose // it has no connection
+	r := reply{w.Result(), w.Body.String()}
 	if r.fails(t, 503, yodel.Unavailable, ""); r.Header.Get("Content-Type") != "application/json" || r.Header.Get("Yodel-Not-Processed") != "1" {
 		t.Errorf("the headers are %v", r.Header)
 	}
