@@ -890,7 +890,7 @@ func TestOneWayCallsOutliveTheirClient(t *testing.T) {
 				return e
 			}
 			v.Body = []byte("0")
-			s.Go(func() { //nolint:contextcheck // the context of a call is that of its session
+			s.Go(func() {
 				defer v.End()
 				<-ctx.Done()
 				outcome <- v.Run() //nolint:contextcheck // the context of a call is that of its session
@@ -941,7 +941,7 @@ func marks(oneWay bool) lines {
 				continue
 			}
 			v.Body = []byte("0")
-			s.Go(func() {
+			s.Go(func() { //nolint:contextcheck // the context of a call is that of its session
 				defer v.End()
 				_ = v.Run() // nobody waits for it
 			})
