@@ -33,11 +33,22 @@ type conn struct {
 }
 
 func (c conn) Read(b []byte) (n int, err error) {
-	return isolate.Transfer(func(b []byte) (int, error) { return c.nc.Read(b) }, b, userCode{c.guard, "a connection's Read"}.failed)
+	return isolate.Transfer(func(b []byte) (int, error) { return c.nc.Read(b) }, b, c.readFailed)
+}
+
+func (c conn) readFailed(value any) error  { return c.broken("a connection's Read", value) }
+func (c conn) writeFailed(value any) error { return c.broken("a connection's Write", value) }
+
+// broken closes the connection, because a later Read or Write might not fail: a TLS handshake that
+// panicked would begin again, and wait.
+func (c conn) broken(what string, value any) error {
+	err := userCode{c.guard, what}.failed(value)
+	_ = c.Close() // err says why
+	return err
 }
 
 func (c conn) Write(b []byte) (n int, err error) {
-	n, err = isolate.Transfer(func(b []byte) (int, error) { return c.nc.Write(b) }, b, userCode{c.guard, "a connection's Write"}.failed)
+	n, err = isolate.Transfer(func(b []byte) (int, error) { return c.nc.Write(b) }, b, c.writeFailed)
 	if n < len(b) && err == nil {
 		err = io.ErrShortWrite
 	}
