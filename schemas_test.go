@@ -260,7 +260,7 @@ func TestInfoFollowsTheMethods(t *testing.T) {
 	if m := find("Late.Do"); m == nil || !m.Idempotent || m.ReadOnly {
 		t.Errorf("got %+v after it is marked idempotent", m)
 	}
-	s.MarkReadOnly("Late.Do")
+	s.MarkReadOnly("Late/Do") // with the other separator, as in a path
 	if m := find("Late.Do"); m == nil || !m.ReadOnly {
 		t.Errorf("got %+v after it is marked read-only", m)
 	}

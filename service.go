@@ -281,7 +281,7 @@ func (s *Server) MarkConcurrent(names ...string) {
 
 func (s *Server) mark(names []string, mark func(*method)) {
 	for _, name := range names {
-		m := (*s.methods.Load())[name]
+		m := (*s.methods.Load())[s.meant(name)]
 		if m == nil {
 			panic("yodel: mark: " + s.unknown(name, s.nearest(name)).Message)
 		}

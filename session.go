@@ -634,8 +634,8 @@ func (ses *Session) bind(name string, codec Codec, compressor Compressor, positi
 	return b
 }
 
-// meant returns the name of the method that a name of another protocol means: the name itself,
-// or the name with the other one of the separators "." and "/" before its last part.
+// meant returns the name of the method that a name means: the name itself, or the name with the
+// other one of the separators "." and "/" before its last part.
 func (s *Server) meant(name string) string {
 	methods := *s.methods.Load()
 	if i := strings.LastIndexAny(name, "./"); i >= 0 && methods[name] == nil {

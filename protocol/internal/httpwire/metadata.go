@@ -88,8 +88,8 @@ func prefixed(h http.Header, prefix string) yodel.Metadata {
 	return md
 }
 
-// SetMetadata adds metadata to h, with a prefix before each key. It fails if HTTP cannot carry a
-// key or a value, and adds nothing then.
+// SetMetadata adds metadata to h, with a prefix before each key. Each value of a "-bin" key gets a
+// header of its own. If HTTP cannot carry a key or a value, SetMetadata fails and adds nothing.
 func SetMetadata(h http.Header, prefix string, md yodel.Metadata) error {
 	for key, value := range md {
 		if err := check(key, value); err != nil {
@@ -97,7 +97,11 @@ func SetMetadata(h http.Header, prefix string, md yodel.Metadata) error {
 		}
 	}
 	for key, value := range md {
-		h[http.CanonicalHeaderKey(prefix+key)] = []string{value}
+		values := []string{value}
+		if IsBinary(key) { // clients of gRPC take a comma for a part of the base64
+			values = strings.Split(strings.ReplaceAll(value, " ", ""), ",")
+		}
+		h[http.CanonicalHeaderKey(prefix+key)] = values
 	}
 	return nil
 }
