@@ -63,7 +63,7 @@ func (p *Protocol) isRPCXJSON(h std.Header) bool { return p.opts.RPCX && h.Get(r
 func (x *exchange) serveRPCX() {
 	if m := x.r.Method; m != std.MethodPost && m != std.MethodGet && m != std.MethodPut {
 		x.w.Header().Set("Allow", "GET, POST, PUT")
-		x.refuseRPCX(std.StatusMethodNotAllowed, "calls of rpcx need the method POST, GET or PUT")
+		std.Error(x.w, "calls of rpcx need the method POST, GET or PUT", std.StatusMethodNotAllowed) // as rpcx, without its headers
 		return
 	}
 	h := x.r.Header
