@@ -85,9 +85,9 @@ type Call struct {
 	//
 	// Retries keep the order. A call that is sent again keeps its place. A call is not sent again
 	// if it and a later call of its key may both have been executed. If a connection is lost and it
-	// is unknown whether a call was executed, the later calls that were already made but not sent
-	// fail with YDL1009. They were certainly not executed. Calls that are made afterwards start a
-	// new order.
+	// is unknown whether a call was executed, the later calls that were not sent and were made
+	// before its caller is told fail with YDL1009. They were certainly not executed. Calls that are
+	// made afterwards start a new order.
 	//
 	// Ordered calls must not be hedged. A handler must not make an ordered call to its own server
 	// with the key that it is serving. Streams and calls to a Peer are not ordered. Default false.

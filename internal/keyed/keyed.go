@@ -62,6 +62,7 @@ type line[E, C comparable] struct {
 	made    uint64 // the number of the newest call
 	passed  uint64 // the highest number that may have been executed
 	severed uint64 // calls up to this number are not sent, because an earlier call was interrupted
+	doubts  int    // calls that were interrupted, and whose callers have not been told
 
 	flights int  // requests that are being sent or are in flight
 	open    bool // the epoch accepts more requests
@@ -100,6 +101,7 @@ type Turn[E, C comparable] struct {
 	back    bool   // a kept call was refused and must be sent again
 	known   bool   // its outcome is known
 	left    bool   // its caller has the outcome, or is about to get it
+	doubted bool   // line.doubts counts it
 
 	goes     bool        // asynchronous
 	nextTell *Turn[E, C] // in line.tell
@@ -180,7 +182,9 @@ func (o *Lines[E, C]) enterLocked(key string, goes bool) *Turn[E, C] {
 		l = &line[E, C]{of: o, key: key}
 		o.lines[key] = l
 	}
-	l.made++
+	if l.made++; l.doubts > 0 {
+		l.severed = l.made
+	}
 	t := o.New()
 	t.line, t.number, t.goes, t.prev = l, l.made, goes, l.last
 	if l.last == nil {
@@ -210,7 +214,7 @@ func (o *Lines[E, C]) Embark(key string, pin, ep E, conn C) (t *Turn[E, C], need
 	l := o.lines[key]
 	begins := l == nil || l.flights == 0
 	switch {
-	case l != nil && (l.next != nil || l.untold >= o.Limit):
+	case l != nil && (l.next != nil || l.untold >= o.Limit || l.doubts > 0):
 		return nil, false
 	case begins && conn == noConn:
 		return nil, true
@@ -576,9 +580,14 @@ func (t *Turn[E, C]) Drop() {
 	t.removeLocked()
 }
 
-// sever makes all calls after t fail that have already been made but were not sent.
+// sever makes all calls fail that are made before the caller of t is told that t was interrupted,
+// and that were not sent.
 func (l *line[E, C]) sever(t *Turn[E, C]) {
 	l.severed = l.made
+	if !t.left && !t.doubted {
+		t.doubted = true
+		l.doubts++
+	}
 	for other := t.next; other != nil; other = other.next {
 		if other.state == waiting {
 			other.sender.ring()
@@ -650,11 +659,20 @@ func (t *Turn[E, C]) Leave(ctx context.Context, deadline time.Time, gaveUp bool)
 			break
 		}
 	}
-	t.left = true
+	t.tellLocked()
 	if l.tell != nil && !l.telling {
 		go l.deliver()
 	}
 	t.removeLocked()
+}
+
+// tellLocked records that the caller is about to get the outcome.
+func (t *Turn[E, C]) tellLocked() {
+	t.left = true
+	if t.doubted {
+		t.doubted = false
+		t.line.doubts--
+	}
 }
 
 // removeLocked removes a call from its line if it has ended completely.
@@ -712,7 +730,7 @@ func (l *line[E, C]) deliverLocked() {
 			close(l.room)
 			l.room = nil
 		}
-		t.left = true
+		t.tellLocked()
 		t.removeLocked()
 		t.concludeUnlocked()
 	}

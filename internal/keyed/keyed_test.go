@@ -350,3 +350,47 @@ func TestOutcomesThatWaitAreLimited(t *testing.T) {
 		}
 	})
 }
+
+// A call that is made before the caller of a lost call is told is not sent: the lost call may still
+// be executing. One that is made afterwards begins anew.
+func TestCallsMadeBeforeALossIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(1)
+		enter := func() *keyed.Turn[int, int] {
+			turn, _ := w.lines.Enter(t.Context(), "key", true) // it waits for nothing
+			return turn
+		}
+		send := func(turn *keyed.Turn[int, int]) {
+			if _, err := turn.Await(t.Context(), time.Time{}, nil, 0); err != nil {
+				t.Fatal(err)
+			}
+			if !turn.Follows() {
+				turn.Board(1, 1)
+			}
+			_, _, attempt := turn.Route(false)
+			turn.WasSent(attempt)
+		}
+		first, lost := enter(), enter()
+		send(first)
+		send(lost)
+		lost.Land(keyed.Lost, false, false, keyed.Caller)
+		lost.Finish(false)
+		first.Land(keyed.Succeeded, false, true, keyed.Caller)
+		if turn, _ := w.lines.Embark("key", 0, 1, 2); turn != nil {
+			t.Error("a call was sent at once before the loss was told")
+		}
+		early := enter()
+		if _, err := early.Await(t.Context(), time.Time{}, nil, 0); !errors.Is(err, keyed.ErrSevered) {
+			t.Errorf("a call made before the loss was told: got %v", err)
+		}
+		early.Finish(false)
+		first.Finish(false) // tells all three
+		late := enter()
+		send(late)
+		late.Land(keyed.Succeeded, false, true, keyed.Caller)
+		late.Finish(false)
+		if len(w.concluded) != 4 || w.lines.Len() != 0 {
+			t.Errorf("%d calls were concluded, %d keys are left", len(w.concluded), w.lines.Len())
+		}
+	})
+}
