@@ -22,7 +22,6 @@ const hangEnv = "YODEL_AWAIT_HANG"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(hangEnv) != "" {
-		fmt.Println("ready")
 		time.AfterFunc(time.Hour, func() {}) // so that the runtime does not find the deadlock
 		hangHere(make(chan struct{}))
 	}
@@ -30,7 +29,10 @@ func TestMain(m *testing.M) {
 }
 
 //go:noinline
-func hangHere(never chan struct{}) { <-never }
+func hangHere(never chan struct{}) {
+	fmt.Println("ready") // not earlier: on a busy machine the signal comes before the wait
+	<-never
+}
 
 // A wait for a process that hangs ends with the stacks of both sides.
 func TestAWaitForAHangingProcessShowsBothStacks(t *testing.T) {
