@@ -580,8 +580,8 @@ func (t *Turn[E, C]) Drop() {
 	t.removeLocked()
 }
 
-// sever makes all calls fail that are made before the caller of t is told that t was interrupted,
-// and that were not sent.
+// sever makes calls fail that were not sent: those that are made before the caller of t has been
+// told that nobody knows the outcome of t.
 func (l *line[E, C]) sever(t *Turn[E, C]) {
 	l.severed = l.made
 	if !t.left && !t.doubted {

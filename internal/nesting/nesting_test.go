@@ -211,7 +211,7 @@ func TestCheckBoundsTheBytes(t *testing.T) {
 	}
 }
 
-// Values that fit are no errors, however much memory they take.
+// Check accepts a value whose message is small enough, however much memory the value takes.
 func TestCheckLetsPass(t *testing.T) {
 	mib := make([]byte, 1<<20)
 	for name, v := range map[string]any{

@@ -122,10 +122,10 @@ type Store interface {
 	// Claim stores value under key for the owner, which then executes the call, and returns nil. If
 	// there is already a value, Claim changes nothing. It then returns that value, and whether its
 	// owner is alive: the owner has put its outcome, or it has claimed or renewed the key less than
-	// its lease ago. The value stays for keep in any case. If there is no value, Claim returns for
-	// how long the store has certainly not lost a key, at least 1 ns: a call that was first sent
-	// earlier is not executed. A store that never loses keys returns keep. If there is no room,
-	// Claim returns an error with the code ResourceExhausted.
+	// its lease ago. The value stays for keep in any case. If there was no value, whole
+	// is the time for which the store has certainly not lost a key, at least 1 ns. The server does
+	// not execute a call that was first sent before that time. A store that never loses keys
+	// returns keep. If there is no room, Claim returns an error with the code ResourceExhausted.
 	Claim(ctx context.Context, key, owner string, value []byte, lease, keep time.Duration) (found []byte, alive bool, whole time.Duration, err error)
 	// Renew reports that the owner is alive. The time for which the value stays begins again,
 	// because a method may take longer than that.

@@ -170,7 +170,8 @@ func (p *Protocol) bound(r *std.Request) (route *Route, values []string, rewrite
 }
 
 // serveRoute serves a call of a method by its route. Bind makes the request of the query and the
-// body. If whole is true and there is no query, the body is the request, and may be in any codec.
+// body. Whole says that the body alone is the request if there is no query. The client may then
+// encode the body in any codec of the server.
 func (x *exchange) serveRoute(method string, whole bool, bind func(query url.Values, body []byte) ([]byte, error)) {
 	get := x.r.Method == std.MethodGet || x.r.Method == std.MethodHead
 	plain, e := x.negotiate(x.r.Header.Get("Content-Encoding"), x.r.Header.Get("Accept-Encoding"))
