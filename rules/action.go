@@ -56,7 +56,8 @@ func (a *active) build() {
 	}
 }
 
-// limits returns the middleware of a Limit.
+// limits returns the middleware of a Limit. An operator names what is limited, so Concurrent counts
+// streams too.
 func (a *active) limits(name string) yodel.Middleware {
 	l := a.Limit
 	pass := func(next yodel.Handler) yodel.Handler { return next }
@@ -65,7 +66,7 @@ func (a *active) limits(name string) yodel.Middleware {
 		perSecond = rate.With(&rate.Limit{PerSecond: l.PerSecond, Burst: l.Burst, By: keyOf(l.By)})
 	}
 	if l.Concurrent > 0 {
-		concurrent = limit.With(&limit.Options{Limit: l.Concurrent, Queue: l.Queue, Name: name})
+		concurrent = limit.With(&limit.Options{Limit: l.Concurrent, Queue: l.Queue, Streams: true, Name: name})
 	}
 	return func(next yodel.Handler) yodel.Handler { return perSecond(concurrent(next)) }
 }

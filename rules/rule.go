@@ -140,7 +140,7 @@ type Disable struct {
 type Limit struct {
 	PerSecond  float64 `json:"perSecond,omitempty"`  // calls per second; 0 means no limit
 	Burst      int     `json:"burst,omitempty"`      // calls at once after a pause; default a tenth of PerSecond
-	Concurrent int     `json:"concurrent,omitempty"` // calls that run at a time; 0 means no limit
+	Concurrent int     `json:"concurrent,omitempty"` // calls that run at a time, a stream until it ends; 0 means no limit
 	Queue      int     `json:"queue,omitempty"`      // calls that wait for a place of Concurrent; default Concurrent, at least 4; -1 means none
 	// By gives each caller, tenant, method or value of a header a rate of its own: "caller",
 	// "tenant", "method" or "header:NAME". Default: all calls share one. It needs PerSecond.

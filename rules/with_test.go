@@ -274,6 +274,49 @@ func TestRulesGovernCalls(t *testing.T) {
 	within(t, "a fallback", func() bool { out, err := m.call(&yodel.Call{}); return err == nil && out.By == "mock" })
 }
 
+// A limit of calls at a time counts a stream until it ends, on either side.
+func TestALimitRuleCountsStreams(t *testing.T) {
+	const watch yodel.Feed[order, order] = "Feeds.Watch"
+	for _, side := range []string{"server", "client"} {
+		registry := memory.New(nil)
+		follow := rules.With(registry, nil)
+		s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{follow}})
+		watch.Handle(s, func(ctx context.Context, in *order, send yodel.Send[order]) error {
+			if err := send(in); err != nil || in.By == "short" {
+				return err
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		serve(t, s)
+		client := yodel.NewClient(follow.Service("Feeds"), nil)
+		defer client.Close()
+		short := func() (err error) {
+			for _, err = range watch.Call(t.Context(), client, &order{By: "short"}) {
+				if err != nil {
+					break
+				}
+			}
+			return err
+		}
+		within(t, "a stream is served", func() bool { return short() == nil })
+		put(t, open(t, registry), rules.Rule{
+			Service: "Feeds", Author: "ann", Reason: "a test", Side: side, Limit: &rules.Limit{Concurrent: 1, Queue: -1},
+		})
+		within(t, "a second stream on the "+side+" is refused", func() (refused bool) {
+			for _, err := range watch.Call(t.Context(), client, &order{By: "long"}) { // before or after the rule is known
+				if err == nil {
+					e, ok := errors.AsType[*yodel.Error](short())
+					refused = ok && e.ID == "YDL3201" && e.NotProcessed
+				}
+				break
+			}
+			return refused
+		})
+		within(t, "a stream is served again", func() bool { return short() == nil })
+	}
+}
+
 func TestTimeoutAndRetryRules(t *testing.T) {
 	m := newMall(t, &yodel.ClientOptions{Timeout: 10 * time.Second, Idempotent: []string{string(buy)}})
 	left := func() time.Duration {
