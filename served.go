@@ -58,6 +58,9 @@ type Served struct {
 	// decompressed. If it fails, the call fails with its error and is not executed. The result may
 	// share the memory of body.
 	Transform func(body []byte) (request []byte, err error)
+	// Declared reports whether the caller gets an error of the handler as it is, as an exception
+	// that the method declares. Session.HideErrors then does not concern the error. May be nil.
+	Declared func(err error) bool
 
 	in foreignCall
 }
@@ -331,7 +334,7 @@ func (v *Served) Outcome() *Error {
 		return nil
 	}
 	told := v.in.outcome()
-	if v.in.session.HideErrors {
+	if v.in.session.HideErrors && (v.Declared == nil || !v.Declared(v.in.err)) {
 		v.in.hide(&told)
 	}
 	return &told
@@ -355,23 +358,19 @@ func (in *foreignCall) hide(told *Error) {
 		return
 	case e == nil && isCode:
 		told.Message = code.String()
-	case transient(told.Code):
-		told.Message = "the call failed"
 	default:
-		told.Code, told.Message = Internal, "the call failed"
+		told.Message = "the call failed"
+		switch told.Code {
+		case Canceled, DeadlineExceeded, ResourceExhausted, Aborted, Unavailable: // the caller's call, too, may succeed later
+		default: // the code is about a call that the caller did not make
+			told.Code = Internal
+		}
 	}
 	told.ID, told.Details = "", nil
-	if in.hidden == "" {
+	if in.hidden == "" && !in.deserted() {
 		in.hidden = in.server.noteHidden(in.call.Method, err)
 	}
-	told.Message = fmt.Sprintf("%s: %s; %s", in.call.Method, told.Message, in.hidden)
-}
-
-// transient reports whether a code says that the same call may succeed later. Such a code of an
-// error that is hidden is right for the caller too. Others are about a call that the caller did not
-// make.
-func transient(code Code) bool {
-	return code == Canceled || code == DeadlineExceeded || code == ResourceExhausted || code == Aborted || code == Unavailable
+	told.Message = fmt.Sprintf("%s: %s; %s", in.call.Method, told.Message, cmp.Or(in.hidden, "its caller has left"))
 }
 
 // AppendReply appends the encoded reply of a successful call to dst, in the call's codec.

@@ -710,8 +710,11 @@ func (c *serverCall) countBytes() {
 
 // left reports whether the call was a stream that its caller has ended. Many streams normally end
 // in this way. Recording them would fill the records of failed calls.
-func (c *serverCall) left() bool {
-	return c.stream != nil && c.executed && CodeOf(c.err) == Canceled && c.protocol.Cause() == mux.ErrCallerGone //nolint:errorlint // it is set bare
+func (c *serverCall) left() bool { return c.stream != nil && c.executed && c.deserted() }
+
+// deserted reports whether the call failed because its caller has left. No caller gets the error.
+func (c *serverCall) deserted() bool {
+	return CodeOf(c.err) == Canceled && c.protocol.Cause() == mux.ErrCallerGone //nolint:errorlint // it is set bare
 }
 
 // scratchMemory returns an empty buffer for compression, for decompression and for the replies of

@@ -7,6 +7,8 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
+	"log/slog"
 	std "net/http"
 	"strings"
 	"testing"
@@ -98,6 +100,40 @@ func TestEventsClientLeaves(t *testing.T) {
 		cancel()
 		if err := receive(t, s.ended); err == nil {
 			t.Error("the context ended without a cause")
+		}
+	})
+}
+
+// A client that leaves a feed gets no error, so the server does not log one that it does not see.
+func TestLogOfClientsThatLeave(t *testing.T) {
+	both(t, func(t *testing.T, h2 bool) {
+		var log lockedBuffer
+		ended := make(chan struct{}, 1)
+		observer := yodel.Observer{End: func(context.Context, *yodel.Call, error) { ended <- struct{}{} }}
+		s := newSite(t, nil, yodel.ServerOptions{
+			Logger: slog.New(slog.NewTextHandler(&log, nil)), Observers: []yodel.Observer{observer},
+		})
+		const ticks yodel.Feed[text, text] = "Test.Ticks"
+		ticks.Handle(s.Server, func(ctx context.Context, in *text, send yodel.Send[text]) error {
+			if err := send(in); err != nil || in.Text == "broken" {
+				return errors.Join(err, errors.New("broken"))
+			}
+			<-ctx.Done()
+			return ctx.Err() // as the page about streams has it
+		})
+		c := client(t, h2)
+		for _, what := range []string{"left", "broken"} {
+			ctx, cancel := context.WithCancel(t.Context())
+			response, err := s.try(ctx, c, "POST", "/Test/Ticks", strings.NewReader(`{"text":"`+what+`"}`), events...)
+			must(t, err)
+			_, err = bufio.NewReader(response.Body).ReadString('\n')
+			must(t, err)
+			cancel()
+			receive(t, ended)
+			_ = response.Body.Close()
+			if logged := strings.Contains(log.String(), "hidden error"); logged != (what == "broken") {
+				t.Errorf("%s: the log has a hidden error: %t\n%s", what, logged, log.String())
+			}
 		}
 	})
 }

@@ -58,6 +58,9 @@ func (c *call) prepare() {
 	if len(out) > 1 {
 		c.Refusal = &yodel.Error{Code: yodel.Unimplemented, NotProcessed: true, Message: fmt.Sprintf("%s: the method returns %d values, and Thrift has one result", c.Call().Method, len(out))}
 	}
+	if c.conn.HideErrors && len(c.conn.options.Throws[c.Call().Method]) > 0 {
+		c.Declared = func(err error) bool { return c.thrown(err) != nil }
+	}
 	if !c.Several {
 		return // the codec knows what the argument is
 	}
@@ -136,8 +139,8 @@ func (c *call) result() (result []byte, e *yodel.Error) {
 	return result, nil
 }
 
-// thrown returns the encoded field of the declared exception that e is, or nil.
-func (c *call) thrown(e *yodel.Error) []byte {
+// thrown returns the encoded field of the declared exception that err is, or nil.
+func (c *call) thrown(err error) []byte {
 	declared := c.conn.options.Throws[c.Call().Method]
 	ids := make([]int16, 0, len(declared))
 	for id := range declared {
@@ -149,7 +152,7 @@ func (c *call) thrown(e *yodel.Error) []byte {
 			continue
 		}
 		found := reflect.New(reflect.TypeOf(declared[id]))
-		if !errors.As(e, found.Interface()) {
+		if !errors.As(err, found.Interface()) {
 			continue
 		}
 		encoded, err := c.codec.Append(nil, found.Elem().Interface())

@@ -246,6 +246,44 @@ func TestDeclaredExceptions(t *testing.T) {
 	}
 }
 
+// A client gets a declared exception as it is, so the server does not log it as a hidden error. An
+// exception may have a code, for logs and metrics.
+func TestDeclaredExceptionsAreNotHidden(t *testing.T) {
+	throws := thrift.Throws{"Arith.Div": {2: (*ZeroError)(nil)}, "Arith.Half": {1: (*ZeroError)(nil)}}
+	for _, declared := range []bool{true, false} {
+		o := &thrift.Options{Service: "Arith"}
+		if declared {
+			o.Throws = throws
+		}
+		s := serve(t, o, yodel.ServerOptions{HideErrors: true})
+		if err := s.Handle("Arith.Half", func(_ context.Context, n int32) (int32, error) {
+			return 0, yodel.Errorf(yodel.InvalidArgument, "no half: %w", &ZeroError{n})
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range dialects {
+			conn, replies := s.raw(t)
+			thrown := d.encode(&ZeroError{9})[0]
+			r := ask(t, d, conn, replies, d.call(1, "div", int32(9), int32(0)))
+			if got := r.Type == thriftwire.Reply && bytes.Equal(r.fields[2], thrown); got != declared {
+				t.Errorf("declared %t, %v: got %+v, %x", declared, d, r.Header, r.fields)
+			}
+			r = ask(t, d, conn, replies, d.call(2, "half", int32(9)))
+			if got := r.Type == thriftwire.Reply && bytes.Equal(r.fields[1], thrown); got != declared {
+				t.Errorf("declared %t, %v, with a code: got %+v, %x", declared, d, r.Header, r.fields)
+			}
+		}
+		if logged := strings.Contains(s.log.String(), "hidden error"); logged == declared {
+			t.Errorf("declared %t: the log has hidden errors: %t\n%s", declared, logged, s.log)
+		}
+		for _, m := range s.Stats().Methods {
+			if m.Name == "Arith.Half" && m.Errors["invalid_argument"] != uint64(len(dialects)) {
+				t.Errorf("declared %t: the errors with a code are %v", declared, m.Errors)
+			}
+		}
+	}
+}
+
 // A oneway call is executed, and nothing at all is sent back.
 func TestOneWay(t *testing.T) {
 	s := serve(t, &thrift.Options{Service: "Arith", OneWay: []string{"Arith.Neg"}}, yodel.ServerOptions{})
