@@ -93,8 +93,8 @@ func BroadcastCall(ctx context.Context, c *yodel.Client, call *yodel.Call, o *Op
 	return outcomes, failure("YDL3522", call, outcomes)
 }
 
-// FirstCall is First for a Call with any fields except Ordered. It sets the reply, trailer and
-// attachment of call to those of the first successful copy.
+// FirstCall is First for a Call with any fields except Ordered. It sets the reply, header,
+// trailer and attachment of call to those of the first successful copy.
 func FirstCall(ctx context.Context, c *yodel.Client, call *yodel.Call, o *Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -113,6 +113,9 @@ func FirstCall(ctx context.Context, c *yodel.Client, call *yodel.Call, o *Option
 	}
 	takeOver(call.Reply, winner.Reply)
 	call.Trailer, call.ReplyAttachment = winner.Trailer, winner.ReplyAttachment
+	if md := winner.Header(); md != nil {
+		call.SetHeader(md)
+	}
 	return nil
 }
 

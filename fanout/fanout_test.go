@@ -72,7 +72,10 @@ func start(t *testing.T, o *yodel.ClientOptions, n, down int) (*yodel.Client, []
 		s := yodel.NewServer(nil)
 		services[i] = &service{number: i, open: open, most: most}
 		which.Handle(s, services[i].which)
-		s.Handle("Test.Pair", func(a int) (int, string) { return a, fmt.Sprint(i) })
+		s.Handle("Test.Pair", func(ctx context.Context, a int) (int, string) {
+			yodel.CallFrom(ctx).SetHeader(yodel.Metadata{"by": fmt.Sprint(i)})
+			return a, fmt.Sprint(i)
+		})
 		served.Go(func() {
 			if err := s.Serve(ctx, l); err != nil {
 				t.Error(err)
@@ -319,7 +322,7 @@ func TestCallsWithAllThatACallCanCarry(t *testing.T) {
 			t.Errorf("%d: got %v, %v", i, got, of.Err)
 		}
 	}
-	if err := fanout.FirstCall(t.Context(), c, call, nil); err != nil || n != 5 || name == "" {
+	if err := fanout.FirstCall(t.Context(), c, call, nil); err != nil || n != 5 || name == "" || call.Header()["by"] != name {
 		t.Errorf("got %d, %q, %v", n, name, err)
 	}
 	if err := fanout.FirstCall(t.Context(), c, &yodel.Call{Method: "Test.Pair", Args: yodel.Values{5}}, nil); err != nil {

@@ -9,10 +9,12 @@
 // no hits: set Vary then. On a server, the identity of the connection (auth.Conn) does not count,
 // unless Options.Key returns it.
 //
-// On a client, put it above retry and timeout, and below fallback. It stores the reply without
-// decoding it, and decodes it for each caller, so callers share no memory. On a server, put it
-// below the middleware that decides about access (auth, limits). A call that is answered from the
-// cache is neither decoded nor executed.
+// On a client, put it above retry and timeout, and below fallback. It stores the reply, with its
+// header, trailer and attachment, without decoding it, and decodes it for each caller, so callers
+// share no memory. On a server, put it below the middleware that decides about access (auth,
+// limits). A call that is answered from the cache is neither decoded nor executed. Over HTTP the
+// cache answers as the method did: it sets neither Cache-Control nor ETag, and ignores the headers
+// with which browsers ask for them.
 //
 // Calls that fail, and fallbacks, are not cached. With Options.Stale, an expired reply answers a
 // call that finds the service unavailable: with the code Unavailable, DeadlineExceeded, or
@@ -219,13 +221,16 @@ func (c *cached) keep(call *yodel.Call, s *store, e *entry, reply *yodel.Encoded
 	}
 	e.made = time.Now()
 	e.until = e.made.Add(c.For + c.Stale)
-	e.trailer, e.attachment = maps.Clone(call.Trailer), bytes.Clone(call.ReplyAttachment)
+	e.header, e.trailer, e.attachment = maps.Clone(call.Header()), maps.Clone(call.Trailer), bytes.Clone(call.ReplyAttachment)
 	e.reply = yodel.Encoded{Body: bytes.Clone(reply.Body), Several: reply.Several}
 	s.keep(e)
 }
 
 // answer decodes the cached reply into the call.
 func (e *entry) answer(call *yodel.Call) error {
+	if e.header != nil || call.Header() != nil {
+		call.SetHeader(maps.Clone(e.header))
+	}
 	if e.trailer != nil || call.Trailer != nil {
 		call.Trailer = maps.Clone(e.trailer)
 	}

@@ -45,6 +45,7 @@ func serve(t testing.TB, ms ...yodel.Middleware) (*service, *yodeltest.Server) {
 		call := yodel.CallFrom(ctx)
 		call.Trailer = yodel.Metadata{"seen": call.Metadata["user"] + call.Tenant}
 		call.ReplyAttachment = []byte("attached")
+		call.SetHeader(yodel.Metadata{"served": call.Metadata["user"] + call.Tenant})
 		if err := s.err.Load(); err != nil {
 			return nil, err
 		}
@@ -86,6 +87,9 @@ func do(t *testing.T, c *yodel.Client, call *yodel.Call, symbol string) Quote {
 	}
 	if string(call.ReplyAttachment) != "attached" || call.Trailer["seen"] != call.Metadata["user"]+call.Tenant {
 		t.Errorf("%s: got attachment %q and trailer %v", symbol, call.ReplyAttachment, call.Trailer)
+	}
+	if got, is := call.Header()["served"]; !is || got != call.Metadata["user"]+call.Tenant {
+		t.Errorf("%s: got the header %v", symbol, call.Header())
 	}
 	return *quote
 }
@@ -216,7 +220,7 @@ func TestCallersShareNoMemory(t *testing.T) {
 		if quote.Tags[0] != "x" {
 			t.Errorf("got %v", quote.Tags)
 		}
-		quote.Tags[0], call.ReplyAttachment[0], call.Trailer["seen"] = "changed", '!', "changed"
+		quote.Tags[0], call.ReplyAttachment[0], call.Trailer["seen"], call.Header()["served"] = "changed", '!', "changed", "changed"
 
 		var raw yodel.Encoded
 		if err := c.Call(t.Context(), "Quote.Get", "A", &raw); err != nil || !strings.Contains(string(raw.Body), `"x"`) {

@@ -24,6 +24,7 @@ type entry struct {
 	made       time.Time
 	until      time.Time // when the entry can no longer be used
 	reply      yodel.Encoded
+	header     yodel.Metadata
 	trailer    yodel.Metadata
 	attachment []byte
 
@@ -36,8 +37,10 @@ const overhead = 200
 
 func (e *entry) size() int {
 	n := overhead + len(e.key) + len(e.tenant) + len(e.reply.Body) + len(e.attachment)
-	for key, value := range e.trailer {
-		n += len(key) + len(value)
+	for _, md := range []yodel.Metadata{e.header, e.trailer} {
+		for key, value := range md {
+			n += len(key) + len(value)
+		}
 	}
 	return n
 }

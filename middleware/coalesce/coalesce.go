@@ -95,6 +95,7 @@ type flight struct {
 	landed     chan struct{} // closed when the following fields are set
 	err        error
 	reply      yodel.Encoded
+	header     yodel.Metadata
 	trailer    yodel.Metadata
 	attachment []byte
 	panicked   any
@@ -159,7 +160,7 @@ func (g *group) fly(ctx context.Context, f *flight, apart *yodel.Call) {
 		close(f.landed)
 	}()
 	f.err = g.next(ctx, apart)
-	f.trailer, f.attachment = apart.Trailer, apart.ReplyAttachment
+	f.header, f.trailer, f.attachment = apart.Header(), apart.Trailer, apart.ReplyAttachment
 	apart.Attempts().Release()
 }
 
@@ -215,6 +216,9 @@ func (f *flight) outcome(call *yodel.Call) error {
 		panic(f.panicked)
 	}
 	call.Trailer, call.ReplyAttachment = maps.Clone(f.trailer), bytes.Clone(f.attachment)
+	if f.header != nil {
+		call.SetHeader(maps.Clone(f.header))
+	}
 	if f.err == nil {
 		return call.Answer(&f.reply)
 	}

@@ -41,6 +41,7 @@ func (s *service) get(ctx context.Context, in *string) (*Quote, error) {
 	s.executed.Add(1)
 	call := yodel.CallFrom(ctx)
 	call.Trailer, call.ReplyAttachment = yodel.Metadata{"n": "1"}, []byte("attached")
+	call.SetHeader(yodel.Metadata{"by": "desk 3"})
 	if s.takes > 0 {
 		select {
 		case <-time.After(s.takes):
@@ -83,8 +84,12 @@ func TestCallsForTheSameAreOne(t *testing.T) {
 						t.Errorf("got %+v, %v, trailer %v, attachment %q", quote, err, call.Trailer, call.ReplyAttachment)
 						return
 					}
+					if got := call.Header()["by"]; got != "desk 3" {
+						t.Errorf("got the header %v", call.Header())
+						return
+					}
 					// the race detector sees who shares
-					quote.Tags[0], call.Trailer["n"], call.ReplyAttachment[0] = "changed", "changed", '!'
+					quote.Tags[0], call.Trailer["n"], call.ReplyAttachment[0], call.Header()["by"] = "changed", "changed", '!', "changed"
 				})
 			}
 			all.Wait()

@@ -159,6 +159,9 @@ func answer(call *yodel.Call, reply any, err error) error {
 		return unfit(call, err, fault)
 	}
 	call.ReplyAttachment, call.Trailer = nil, nil
+	if call.Header() != nil { // of the call that failed
+		call.SetHeader(nil)
+	}
 	if reply == nil {
 		return nil
 	}
@@ -239,6 +242,9 @@ func (f *fallback) ask(ctx context.Context, call *yodel.Call, err error) error {
 		return both(call, err, failed)
 	}
 	call.Trailer, call.ReplyAttachment = other.Trailer, other.ReplyAttachment
+	if md := other.Header(); md != nil || call.Header() != nil {
+		call.SetHeader(md)
+	}
 	if reply != nil {
 		return call.Answer(reply)
 	}

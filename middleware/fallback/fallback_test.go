@@ -248,6 +248,28 @@ func TestTheFunctionChooses(t *testing.T) {
 	}
 }
 
+// The header of a reply is that of the call which has made the reply.
+func TestHeaderOfAFallback(t *testing.T) {
+	named := func(name string, err error) *yodeltest.Server {
+		s := yodeltest.NewServer(t, nil)
+		get.Handle(s.Server, func(ctx context.Context, _ *string) (*Quote, error) {
+			yodel.CallFrom(ctx).SetHeader(yodel.Metadata{"by": name})
+			return &Quote{Price: 7}, err
+		})
+		return s
+	}
+	broken, spare := named("broken", yodel.Errorf(yodel.Unavailable, "no")), named("spare", nil)
+	for want, m := range map[string]yodel.Middleware{
+		"":      fallback.To(&Quote{Price: 1}),
+		"spare": fallback.Caller(yodeltest.NewClient(t, nil, spare)),
+	} {
+		call := &yodel.Call{}
+		if _, err := get.Do(t.Context(), client(t, broken, m), call, new("GOOG")); err != nil || call.Header()["by"] != want {
+			t.Errorf("want the header of %q, got %v, %v", want, call.Header(), err)
+		}
+	}
+}
+
 func TestAnotherCallerIsCalled(t *testing.T) {
 	s, server := serve(t)
 	s.fails(yodel.Unavailable)

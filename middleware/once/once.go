@@ -36,12 +36,12 @@
 //
 // # Which outcomes are recorded
 //
-// Replies and the errors of methods are recorded, with their trailers and attachments. Some errors
-// are not recorded, so that the method may be called again: errors of calls that did not reach the
-// method, which were certainly not executed, and the codes that mean "not now": Unavailable,
-// ResourceExhausted and Aborted. A method must not return these codes after an action that must not
-// be repeated. Options.Final changes which errors are recorded. A method that panics leaves an
-// unknown outcome: YDL3402.
+// Replies and the errors of methods are recorded, with their headers, trailers and attachments.
+// Some errors are not recorded, so that the method may be called again: errors of calls that did
+// not reach the method, which were certainly not executed, and the codes that mean "not now":
+// Unavailable, ResourceExhausted and Aborted. A method must not return these codes after an action
+// that must not be repeated. Options.Final changes which errors are recorded. A method that panics
+// leaves an unknown outcome: YDL3402.
 //
 // If the connection of its caller is lost, a method goes on for up to Options.Outlive, because the
 // next attempt asks for its outcome. Its deadline stays in force.
@@ -76,8 +76,8 @@ type Options struct {
 	// Keep is how long an outcome is remembered. A key is remembered for at least as long. Default
 	// 10 min.
 	Keep time.Duration
-	// MaxReply bounds the bytes of a recorded outcome, including its trailer and attachment.
-	// Default 256 KiB.
+	// MaxReply bounds the bytes of a recorded outcome, including its header, trailer and
+	// attachment. Default 256 KiB.
 	MaxReply int
 	// Caller returns the caller of a call, for example the user that a middleware above has put
 	// into the context. It must return the same for all attempts of a call, even if a token was
@@ -430,6 +430,9 @@ func (in *intent) answer(record []byte) error {
 	}
 	in.call.Note("once", "answered with what was recorded")
 	in.call.Trailer, in.call.ReplyAttachment = outcome.trailer, outcome.attachment
+	if outcome.header != nil {
+		in.call.SetHeader(outcome.header)
+	}
 	if outcome.err != nil {
 		return outcome.err
 	}

@@ -405,6 +405,7 @@ func TestWhatTravelsBesideTheReplyIsRecorded(t *testing.T) {
 		call := yodel.CallFrom(ctx)
 		call.Trailer = yodel.Metadata{"a": "1", "": "\x00"}
 		call.ReplyAttachment = []byte("attached")
+		call.SetHeader(yodel.Metadata{"served-by": "desk 3"})
 		if fail {
 			return 0, "", yodel.Errorf(yodel.NotFound, "x")
 		}
@@ -422,6 +423,9 @@ func TestWhatTravelsBesideTheReplyIsRecorded(t *testing.T) {
 			}
 			if call.Trailer["a"] != "1" || call.Trailer[""] != "\x00" || string(call.ReplyAttachment) != "attached" {
 				t.Errorf("beside it came %v and %q", call.Trailer, call.ReplyAttachment)
+			}
+			if got := call.Header()["served-by"]; got != "desk 3" {
+				t.Errorf("the header says that it was served by %q", got)
 			}
 		}
 	}

@@ -20,8 +20,10 @@ import (
 // A record is the value in a store: a kind, a fingerprint, and for some kinds the outcome. Numbers
 // are varints. Texts begin with their length.
 //
-//	reply   several, body, attachment, trailer
-//	failed  code, retry after in nanoseconds, ID, message, details, attachment, trailer
+//	reply   several, body, attachment, trailer, header
+//	failed  code, retry after in nanoseconds, ID, message, details, attachment, trailer, header
+//
+// A record without a header ends behind the trailer.
 const (
 	claimed = 'c' // the call is being executed
 	reply   = 'r'
@@ -58,12 +60,19 @@ func appendText[T string | []byte](dst []byte, text T) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(text))), text...)
 }
 
-// appendBeside appends the attachment and the trailer.
+// appendBeside appends the attachment, the trailer and the header.
 func appendBeside(dst []byte, call *yodel.Call) []byte {
-	dst = appendText(dst, call.ReplyAttachment)
-	dst = binary.AppendUvarint(dst, uint64(len(call.Trailer)))
-	for _, name := range slices.Sorted(maps.Keys(call.Trailer)) {
-		dst = appendText(appendText(dst, name), call.Trailer[name])
+	dst = appendMetadata(appendText(dst, call.ReplyAttachment), call.Trailer)
+	if md := call.Header(); len(md) > 0 {
+		dst = appendMetadata(dst, md)
+	}
+	return dst
+}
+
+func appendMetadata(dst []byte, md yodel.Metadata) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(md)))
+	for _, name := range slices.Sorted(maps.Keys(md)) {
+		dst = appendText(appendText(dst, name), md[name])
 	}
 	return dst
 }
@@ -137,6 +146,7 @@ type outcome struct {
 	err        *yodel.Error
 	attachment []byte
 	trailer    yodel.Metadata
+	header     yodel.Metadata
 }
 
 // readOutcome reads a record of the kind reply or failed. The outcome shares its memory.
@@ -158,13 +168,9 @@ func readOutcome(record []byte) (*outcome, error) {
 	default:
 		return nil, errBroken
 	}
-	o.attachment = r.text()
-	for n := r.number(); n > 0 && !r.broken; n-- {
-		if o.trailer == nil {
-			o.trailer = make(yodel.Metadata)
-		}
-		name := string(r.text())
-		o.trailer[name] = string(r.text())
+	o.attachment, o.trailer = r.text(), r.metadata()
+	if len(r.rest) > 0 {
+		o.header = r.metadata()
 	}
 	if r.broken || len(r.rest) > 0 {
 		return nil, errBroken
@@ -201,6 +207,17 @@ func (r *reader) text() []byte {
 	text := r.rest[:n:n]
 	r.rest = r.rest[n:]
 	return text
+}
+
+func (r *reader) metadata() (md yodel.Metadata) {
+	for n := r.number(); n > 0 && !r.broken; n-- {
+		if md == nil {
+			md = make(yodel.Metadata)
+		}
+		name := string(r.text())
+		md[name] = string(r.text())
+	}
+	return md
 }
 
 // keyOf returns the key of a call in the store. All these keys have the same length.
