@@ -181,6 +181,9 @@ func slowing(s *fleet.Service) (now, was time.Duration) {
 
 func worstCode(errors map[string]float64) (worst string) {
 	for code, rate := range errors {
+		if code == yodel.Canceled.String() { // the caller has left
+			continue
+		}
 		if worst == "" || rate > errors[worst] || rate == errors[worst] && code < worst {
 			worst = code
 		}

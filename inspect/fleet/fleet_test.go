@@ -210,6 +210,57 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
+// A caller that leaves a feed does not make the service degraded.
+func TestTrafficOfCallersThatLeave(t *testing.T) {
+	const ticks yodel.Feed[int, int] = "shop.Prices.Ticks"
+	s := yodel.NewServer(&yodel.ServerOptions{Diagnostics: true, Logger: slog.New(slog.DiscardHandler), OnRegister: func(method string) error {
+		if method == string(inspect.Live) {
+			return errors.New("this server has no live data")
+		}
+		return nil
+	}})
+	ticks.Handle(s, func(ctx context.Context, n *int, send yodel.Send[int]) error {
+		if err := send(n); err != nil {
+			return err
+		}
+		if *n < 0 {
+			return yodel.Errorf(yodel.Internal, "broken")
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	addr := listen(t, s)
+	f := fleet.New(services{"shop.Prices": {{Addr: addr}}}, nil)
+	defer f.Close()
+	c := yodel.Dial(addr)
+	defer c.Close()
+	for _, of := range []struct {
+		n     int
+		code  string
+		state fleet.State
+	}{{1, "canceled", fleet.Healthy}, {-1, "internal", fleet.Degraded}} {
+		n := of.n
+		for range ticks.Call(t.Context(), c, &n) {
+			if n > 0 {
+				break
+			}
+		}
+		end := time.Now().Add(10 * time.Second)
+		for {
+			prices := read(t, f).Service("shop.Prices")
+			if tr := prices.Traffic; tr.Errors[of.code] > 0 {
+				if prices.State != of.state || (tr.Failed > 0) != (of.state == fleet.Degraded) {
+					t.Errorf("%s: the service is %s (%s), with the traffic %+v", of.code, prices.State, prices.Note, tr)
+				}
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s: no such call is in %+v", of.code, prices.Traffic)
+			}
+		}
+	}
+}
+
 // TestStatisticsAreBounded reads a server that answers yodel.Stats itself, with more methods than
 // any server has.
 func TestStatisticsAreBounded(t *testing.T) {

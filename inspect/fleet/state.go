@@ -33,7 +33,7 @@ const (
 	Healthy  State = "healthy"  // all instances get calls, and at least 99% of the calls succeed
 	Idle     State = "idle"     // as Healthy, without calls
 	Unknown  State = "unknown"  // an instance has not accepted the caller, and the others are Healthy or Idle
-	Degraded State = "degraded" // an instance gets no calls, or more than 1% of the calls fail
+	Degraded State = "degraded" // an instance gets no calls, or more than 1% of the calls fail: see Traffic.Failed
 	Broken   State = "broken"   // no instance gets calls, or the resolver fails
 )
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -18,9 +19,10 @@ type Traffic struct {
 	// Known says whether the values were measured. They are all zero if not.
 	Known bool    `json:"known"`
 	Rate  float64 `json:"rate"` // calls that ended in a second
-	// Failed is the share of the calls that ended with an error, 0 to 1.
+	// Failed is the share of the calls that failed, 0 to 1. A call that its caller has left or
+	// canceled did not fail: many streams end in this way.
 	Failed float64 `json:"failed"`
-	// Errors has the rates of the errors by code.
+	// Errors has the rates of the errors by code, also of canceled calls.
 	Errors   map[string]float64 `json:"errors,omitempty"`
 	P50      time.Duration      `json:"p50"` // 0 if there were no calls
 	P90      time.Duration      `json:"p90"`
@@ -67,9 +69,14 @@ func TrafficOf(live *introspect.Live, s *introspect.Series) Traffic {
 	return ofSeries(s, live).traffic()
 }
 
+// canceled is the code of calls that their callers have left.
+var canceled = yodel.Canceled.String()
+
 // failures describes the failed calls, with the most frequent code.
 func (t *Traffic) failures() string {
-	codes := slices.SortedFunc(maps.Keys(t.Errors), func(a, b string) int {
+	errs := maps.Clone(t.Errors)
+	delete(errs, canceled)
+	codes := slices.SortedFunc(maps.Keys(errs), func(a, b string) int {
 		switch {
 		case t.Errors[a] > t.Errors[b]:
 			return -1
@@ -146,8 +153,10 @@ func (t *tally) took(upTo time.Duration, calls float64) {
 func (t *tally) traffic() Traffic {
 	out := Traffic{Known: t.known, Rate: t.rate, Errors: t.errors, Inflight: t.inflight, Points: t.points, Step: t.step}
 	failed := 0.0
-	for _, rate := range t.errors {
-		failed += rate
+	for code, rate := range t.errors {
+		if code != canceled {
+			failed += rate
+		}
 	}
 	if t.rate > 0 {
 		out.Failed = min(failed/t.rate, 1)
