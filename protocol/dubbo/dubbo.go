@@ -33,9 +33,12 @@
 // The attachments path, interface and dubbo, which repeat other parts of the request, are left out.
 // The header and the trailer of a reply are its attachments. An attachment that is a number or a
 // boolean becomes its text. A call with an attachment of any other type fails. The other fields of
-// a call travel under keys that begin with "yodel-", and as idempotency-key, traceparent and
-// tracestate. All other keys that begin with "yodel-" are reserved, except those of middleware in
-// this repository, such as "yodel-fallback". A call or a reply that sets a reserved key fails.
+// a call travel as idempotency-key, traceparent and tracestate, which a consumer may write in any
+// case, and as yodel-tenant, yodel-key, yodel-criticality, yodel-budget, yodel-attempt and
+// yodel-explain. Keys that begin with "yodel-" are reserved, except those of middleware in this
+// repository, such as "yodel-fallback". A call of a yodel client that has a reserved key in its
+// Metadata fails before it is sent, and a handler's reply with one fails. A request may have any
+// key: the server takes a key that it does not know as metadata.
 //
 // # Errors
 //

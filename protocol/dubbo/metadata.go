@@ -80,13 +80,13 @@ func describe(call *yodel.Call, attachments any, now time.Time, limits yodel.Lim
 		}
 		call.Metadata[key] = value
 	}
-	if parent := call.Metadata[keyTraceParent]; parent != "" {
+	if parent := metakeys.Find(call.Metadata, keyTraceParent); parent != "" {
 		call.Trace = parent
-		if state := call.Metadata[keyTraceState]; state != "" {
+		if state := metakeys.Find(call.Metadata, keyTraceState); state != "" {
 			call.Trace += " " + state
 		}
 	}
-	call.IdempotencyKey = call.Metadata[keyIdempotency]
+	call.IdempotencyKey = metakeys.Find(call.Metadata, keyIdempotency)
 	return nil
 }
 

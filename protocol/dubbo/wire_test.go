@@ -96,6 +96,20 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
+// A caller may write keys as in HTTP, in any case. Otherwise its call would be executed twice.
+func TestKeysInAnyCase(t *testing.T) {
+	s := serve(t, yodel.ServerOptions{})
+	c := calling(t, s.addr, nil, yodel.ClientOptions{})
+	got := make(map[string]string)
+	call := &yodel.Call{
+		Method: "com.acme.Arith.describe", Args: &Point{}, Reply: &got,
+		Metadata: yodel.Metadata{"Idempotency-Key": "once", "Traceparent": "00-1-2-01", "TraceState": "a=b"},
+	}
+	if err := c.Do(t.Context(), call); err != nil || got["idempotency"] != "once" || got["trace"] != "00-1-2-01 a=b" {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
 func TestErrorsOfWire(t *testing.T) {
 	s := serve(t, yodel.ServerOptions{})
 	c := calling(t, s.addr, &WireOptions{Parameters: map[string]string{"com.acme.Arith.typed": "II"}}, yodel.ClientOptions{Limits: yodel.Limits{MaxMessage: 100_000}})

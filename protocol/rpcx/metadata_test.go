@@ -54,6 +54,15 @@ func TestMetadataOfRequests(t *testing.T) {
 	}
 }
 
+// A caller may write keys as in HTTP, in any case. Otherwise its call would be executed twice.
+func TestKeysInAnyCase(t *testing.T) {
+	call := newCall()
+	describe(call, &head{metadata: pairsOf("Idempotency-Key", "once", "Traceparent", "00-1-2-01", "TraceState", "a=b"), pairs: 3})
+	if call.IdempotencyKey != "once" || call.Trace != "00-1-2-01 a=b" || call.Metadata["Idempotency-Key"] != "once" {
+		t.Errorf("got the key %q and the trace %q of %q", call.IdempotencyKey, call.Trace, call.Metadata)
+	}
+}
+
 func TestDeadlines(t *testing.T) {
 	for value, want := range map[string]time.Duration{
 		"": -1, "x": -1, "1.5": -1, "9223372036854775807": -1, "99999999999999999999": -1, "1": time.Millisecond, "5000": 5 * time.Second, "0": 0, "-5": 0,

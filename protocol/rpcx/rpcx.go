@@ -25,11 +25,13 @@
 // Metadata travels in both directions, with two exceptions: rpcx's key __AUTH is "authorization" in
 // yodel, and the time that is left until the deadline, in __ServerTimeout, is the deadline of the
 // call. A reply has one kind of metadata, which has the header and the trailer of the call. The
-// other fields of a call travel under keys that begin with "yodel-", and as idempotency-key,
-// traceparent and tracestate. Programs that do not use yodel can set these too. Keys that have a
-// meaning in rpcx are reserved, and so are all other keys that begin with "yodel-" except those of
-// middleware in this repository, such as "yodel-fallback". A call or a reply that sets a reserved
-// key fails.
+// other fields of a call travel as idempotency-key, traceparent and tracestate, which a client may
+// write in any case, and as yodel-tenant, yodel-key, yodel-criticality, yodel-budget, yodel-attempt
+// and yodel-explain. Programs that do not use yodel can set all of these. Keys that have a meaning
+// in rpcx are reserved, and so are all keys that begin with "yodel-" except those of middleware in
+// this repository, such as "yodel-fallback". A call of a yodel client that has a reserved key in
+// its Metadata fails before it is sent, and a handler's reply with one fails. A request may have
+// any key: the server takes a key that it does not know as metadata.
 //
 // # Errors
 //

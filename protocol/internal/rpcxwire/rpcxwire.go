@@ -74,13 +74,13 @@ func Describe(call *yodel.Call, pairs iter.Seq2[string, string], n int, now time
 		}
 		call.Metadata[key] = value
 	}
-	if parent := call.Metadata[KeyTraceParent]; parent != "" {
+	if parent := metakeys.Find(call.Metadata, KeyTraceParent); parent != "" {
 		call.Trace = parent
-		if state := call.Metadata[KeyTraceState]; state != "" {
+		if state := metakeys.Find(call.Metadata, KeyTraceState); state != "" {
 			call.Trace += " " + state
 		}
 	}
-	call.IdempotencyKey = call.Metadata[KeyIdempotency]
+	call.IdempotencyKey = metakeys.Find(call.Metadata, KeyIdempotency)
 }
 
 // control sets the field of a call for which a key stands. It reports false if the key belongs into
