@@ -103,7 +103,9 @@ func (x *exchange) routeUnary() {
 	get := x.r.Method == std.MethodGet || x.r.Method == std.MethodHead
 	query := x.r.URL.Query()
 	if get {
-		subtype, ok = query.Get("encoding"), query.Has("encoding") && query.Has("message")
+		if media, ok = "", query.Has("encoding") && query.Has("message"); ok {
+			media, subtype = query.Get("encoding"), query.Get("encoding")
+		}
 	}
 	var codec yodel.Codec
 	if ok {
@@ -138,7 +140,7 @@ func (x *exchange) routeUnary() {
 }
 
 // unserved returns the arguments of refuse for a request that is not a call of the method. The
-// status is 0 if it is a call.
+// status is 0 if it is a call. Media is the content type, or the encoding of a GET.
 func (x *exchange) unserved(codec yodel.Codec, media string, get bool) (status int, value, text string) {
 	kind, verb := x.v.Kind(), x.r.Method
 	if kind == "" {
@@ -155,6 +157,8 @@ func (x *exchange) unserved(codec yodel.Codec, media string, get bool) (status i
 			allow = "GET, HEAD, POST"
 		}
 		return std.StatusMethodNotAllowed, allow, "a call of this method needs " + allow
+	case codec == nil && get && media != "":
+		return std.StatusUnsupportedMediaType, "application/json", fmt.Sprintf("the server has no codec for the encoding %.100q; send JSON with encoding=json", media)
 	case codec == nil && get:
 		return std.StatusUnsupportedMediaType, "application/json", "a call by GET needs the parameters encoding and message, for example ?encoding=json&message={}"
 	case codec == nil:

@@ -94,6 +94,8 @@ func TestGet(t *testing.T) {
 			}
 		}
 		s.do(c, "GET", "/Test/Read?encoding=json&message=%7B%7D&connect=v2", "").fails(t, 400, yodel.InvalidArgument, "version")
+		s.do(c, "GET", "/Test/Read?encoding=nope&message=%7B%7D", "").fails(t, 415, yodel.Unknown, `no codec for the encoding "nope"`)
+		s.do(c, "GET", "/Test/Read?encodng=json&message=%7B%7D", "").fails(t, 415, yodel.Unknown, "needs the parameters encoding and message")
 		s.do(c, "GET", "/Test/Read?encoding=json&message=!&base64=1", "").fails(t, 400, yodel.InvalidArgument, "base64")
 		s.do(c, "GET", "/Test/Read?encoding=json&message=%7B%7D&compression=lzma", "").fails(t, 501, yodel.Unimplemented, "lzma")
 	})
