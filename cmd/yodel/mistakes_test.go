@@ -125,6 +125,20 @@ func TestBenchWithoutReplies(t *testing.T) {
 	}
 }
 
+// A rule for a service that does not exist acts on nothing, which its author should learn.
+func TestRuleOfAMisspeltService(t *testing.T) {
+	folder := startShop(t)
+	for service, want := range map[string]string{
+		"shop.Stokc": " warn service: there is no service shop.Stokc in file:" + folder + "; did you mean shop.Stock?\n",
+		"shop.Stock": "",
+	} {
+		r := run(t, folder, "rule", "disable", service, "--method", "None", "--expires", "1m", "--reason", "a test", "--dry-run")
+		if warned := strings.Contains(r.err, "warn service"); r.code != exitOK || warned != (want != "") || !strings.Contains(r.err, want) {
+			t.Errorf("%s: exit code %d, %s", service, r.code, r.err)
+		}
+	}
+}
+
 // TestWatch runs each command that has --watch until it has printed twice.
 func TestWatch(t *testing.T) {
 	folder := startShop(t)

@@ -271,6 +271,20 @@ func (o *ruleOptions) scope(r *rules.Rule) error {
 // end returns when a rule with --expires ends.
 func (o *ruleOptions) end() time.Time { return time.Now().Add(o.expires).UTC().Truncate(time.Second) }
 
+// warnOfService warns of a service that has no instance in the registry: its name may be misspelt.
+// The rule is stored all the same, because its service may come later.
+func (a *app) warnOfService(ctx context.Context, f *fleet.Fleet, t *target, s *fleet.Service) {
+	known, err := f.Services(ctx)
+	if len(s.Instances) > 0 || s.Err != "" || err != nil || slices.Contains(known, s.Name) {
+		return
+	}
+	hint := ""
+	if near := similar(s.Name, known); near != "" {
+		hint = "; did you mean " + near + "?"
+	}
+	a.sayf(" warn service: there is no service %s in %s%s\n", s.Name, t.name, hint)
+}
+
 // putRule shows the effect of a rule and stores it.
 func (a *app) putRule(ctx context.Context, o *ruleOptions, r rules.Rule) error {
 	f, t, done, err := a.fleet(ctx)
@@ -302,6 +316,7 @@ func (a *app) putRule(ctx context.Context, o *ruleOptions, r rules.Rule) error {
 			}
 		}
 	}
+	a.warnOfService(ctx, f, t, view.Service(r.Service))
 	if o.dryRun {
 		if err := refused(r.Check()); err != nil {
 			return err

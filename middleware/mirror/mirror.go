@@ -10,6 +10,10 @@
 // metadata has Key, so that its server can recognize it, and a mirrored call is not mirrored again.
 // One-way calls are mirrored as calls with a reply. Streams are not mirrored.
 //
+// The copy is in the codec of the call, whatever the client's codec is. So the other service has to
+// have that codec, on a server that of its callers: gob for net/rpc, for example, which servers of
+// rpcx do not have. Only Options.Compare and Options.Stats tell that copies fail.
+//
 // The call itself takes only the time for encoding its arguments, and gets no error from the
 // mirror. Copies that cannot be sent soon are dropped. At most Options.Concurrency mirrored calls
 // are in flight and Options.Queue wait, with Options.MaxBytes bytes in all. The client to which

@@ -33,9 +33,11 @@ import (
 )
 
 // Register registers the services grpc.reflection.v1.ServerReflection and
-// grpc.reflection.v1alpha.ServerReflection, which differ only in name. The server needs the codec
-// "protobuf", for example that of package codec/protobuf. Calls pass through the server's
-// middleware, which can refuse callers. Register fails if a method is registered already.
+// grpc.reflection.v1alpha.ServerReflection, which differ only in name. The server needs a codec
+// "protobuf" that takes generated messages: that of package codec/protobuf, or
+// pbstruct.With(protobuf.Codec). With pbstruct.Codec alone, calls of the services fail. Calls pass
+// through the server's middleware, which can refuse callers. Register fails if a method is
+// registered already.
 func Register(s *yodel.Server) error {
 	files, err := newFiles(s)
 	if err != nil {
