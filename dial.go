@@ -285,7 +285,7 @@ func (ep *Endpoint) connect(ctx context.Context, d *dialing) (*dialledConn, *dia
 		err := conn.Err()
 		if refusal, ok := errors.AsType[*mux.Refusal](err); ok && dialled.served != nil && dialled.served.refused.Load() {
 			err = &Error{
-				Code: Code(refusal.Code), ID: refusal.ID, NotProcessed: true, //nolint:gosec // set from a Code
+				Code: Code(refusal.Code), ID: refusal.ID, NotProcessed: true,
 				Message: fmt.Sprintf("the Connect hook of this client's Server refused %s: %s", ep.Addr(), refusal.Message),
 			}
 		}

@@ -12,16 +12,17 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/grpcstatus"
-	"github.com/yodel-rpc/yodel/internal/stats"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/unpack"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// A Code is the kind of an error, one of gRPC's sixteen. A Code is itself an error, for comparison:
+// A Code is the kind of an error, one of gRPC's sixteen. Other numbers, such as those that an
+// application has agreed on, arrive as they were sent, in protocols that carry codes. A Code is
+// itself an error, for comparison:
 //
 //	if errors.Is(err, yodel.Unavailable) { … }
-type Code uint8
+type Code uint16
 
 const (
 	_                  Code = iota // no error
@@ -43,15 +44,9 @@ const (
 	Unauthenticated                // the caller is not known
 )
 
-var codeNames = stats.CodeNames
-
-// String returns the name of the code, for example "not_found".
-func (c Code) String() string {
-	if int(c) < len(codeNames) {
-		return codeNames[c]
-	}
-	return fmt.Sprintf("code_%d", uint8(c))
-}
+// String returns the name of the code, for example "not_found", or "code_42" for one that is not
+// gRPC's.
+func (c Code) String() string { return grpcstatus.CodeName(uint16(c)) }
 
 // Error implements error, for comparison with errors.Is.
 func (c Code) Error() string { return c.String() }
@@ -61,13 +56,9 @@ func (c Code) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
 // UnmarshalText parses a name that MarshalText returned.
 func (c *Code) UnmarshalText(name []byte) error {
-	for i, known := range codeNames {
-		if known == string(name) {
-			*c = Code(i)
-			return nil
-		}
-	}
-	return fmt.Errorf("unknown error code %q", name)
+	code, err := grpcstatus.CodeNamed(string(name))
+	*c = Code(code) // 0 if there is no such name
+	return err
 }
 
 // An Error is the error of a failed call. All errors of yodel itself have this type. A handler
@@ -231,7 +222,7 @@ func shorten(s string, limit int) string { return text.Cut(s, limit) }
 
 // failure returns an error with an ID of the catalogue.
 func failure(id, format string, args ...any) *Error {
-	return &Error{Code: Code(catalogue.Of(id).Code), ID: id, Message: fmt.Sprintf(format, args...)} //nolint:gosec // the catalogue has codes
+	return &Error{Code: Code(catalogue.Of(id).Code), ID: id, Message: fmt.Sprintf(format, args...)}
 }
 
 // interruption returns the error of user code that panicked or ended its goroutine.

@@ -260,7 +260,7 @@ func (q *requester) explainCall(ctx context.Context, call *Call, where string, e
 	e := failure(r.id, "%s: %s%s", call.Method, where, r.text)
 	e.NotProcessed, e.next = unsent, r.next
 	if refused, ok := errors.AsType[*mux.Refusal](err); ok { // the server chose the code
-		e.Code = Code(min(refused.Code, 255))
+		e.Code = Code(refused.Code)
 		if refused.ID != "" {
 			e.ID = refused.ID
 		}

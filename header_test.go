@@ -5,7 +5,9 @@ package yodel_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"strings"
 	"testing"
@@ -56,14 +58,34 @@ func TestHeadersOfReplies(t *testing.T) {
 	}
 }
 
-// A header that exceeds the limits fails its call.
+// A reply lacks the pairs of a header that exceed the limits. Its outcome is the method's.
 func TestHeaderTooLarge(t *testing.T) {
-	s := newServer(t, &yodel.ServerOptions{Limits: yodel.Limits{MaxMetadata: 1000}})
-	handle(t, s, "Header", func(ctx context.Context, _ *int) (*int, error) {
-		yodel.CallFrom(ctx).SetHeader(yodel.Metadata{"long": strings.Repeat("x", 2000)})
-		return new(1), nil
+	var log bytes.Buffer
+	s := newServer(t, &yodel.ServerOptions{Limits: yodel.Limits{MaxMetadata: 1000}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	handle(t, s, "Header", func(ctx context.Context, n *int) (*int, error) {
+		yodel.CallFrom(ctx).SetHeader(yodel.Metadata{"long": strings.Repeat("x", 2000), "short": "1", "zero": ""})
+		if *n == 0 {
+			return nil, yodel.Errorf(yodel.NotFound, "nothing")
+		}
+		return n, nil
 	})
-	wantError(t, connect(t, s, nil).Call(t.Context(), "Header", new(1), new(int)), yodel.ResourceExhausted, "YDL2203")
+	c := connect(t, s, nil)
+	for _, n := range []int{7, 0} {
+		call, got := &yodel.Call{Method: "Header", Args: &n}, 0
+		call.Reply = &got
+		err := c.Do(t.Context(), call)
+		if want := (yodel.Metadata{"short": "1", "zero": ""}); got != n || n == 0 != errors.Is(err, yodel.NotFound) || !maps.Equal(call.Header(), want) {
+			t.Errorf("got %d, %v and the header %v", got, err, call.Header())
+		}
+	}
+	if n := s.Stats().LeftOut; n != 2 {
+		t.Errorf("the statistics have %d pairs that were left out, want 2", n)
+	}
+	c.Close()
+	const line = `msg="yodel: a reply was sent without a part of its metadata" method=Header key=long reason="with it, the metadata has`
+	if said := log.String(); !strings.Contains(said, line) || strings.Contains(said, "xxx") {
+		t.Errorf("the log is %s", said)
+	}
 }
 
 // Values of an Encoded are those that SetValues encoded.

@@ -127,7 +127,7 @@ func (s *Server) Types(method string) (in, out []reflect.Type) {
 // returns the same counters.
 func (s *Server) Stats() *introspect.Stats {
 	s.mu.Lock()
-	out := &introspect.Stats{Since: s.started, Conns: len(s.conns) + len(s.links), Panics: s.guard.Panics(), Draining: s.closing}
+	out := &introspect.Stats{Since: s.started, Conns: len(s.conns) + len(s.links), Panics: s.guard.Panics(), LeftOut: s.leftOut.Load(), Draining: s.closing}
 	announced := s.announced
 	s.mu.Unlock()
 	for _, a := range announced {

@@ -37,7 +37,7 @@ func (ep *Endpoint) learn(ctx context.Context, call *Call, at time.Duration, a *
 	case err != nil:
 		err = ep.client.explain(ctx, call, ep, err)
 	case a != nil && a.Code != 0:
-		err = &Error{Code: Code(min(a.Code, 255)), NotProcessed: a.Flags&wire.NotProcessed != 0}
+		err = &Error{Code: Code(a.Code), NotProcessed: a.Flags&wire.NotProcessed != 0}
 	}
 	defer ep.client.guard.Rescue("the Learner")
 	(*l).Ended(ep, took, err)

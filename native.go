@@ -334,7 +334,8 @@ func (in *incoming) reply() {
 	}
 	f := &wire.Fields{Load: load, Budget: used}
 	out.Fields = f
-	f.Metadata, f.Header = in.replyMetadata(call.Trailer), in.replyMetadata(call.Header())
+	limits := in.server.limits.metadata()
+	f.Metadata, f.Header = limits.Encode(call.Trailer, in.leftOut), limits.Encode(call.Header(), in.leftOut)
 	if in.err == nil {
 		return
 	}
@@ -346,24 +347,11 @@ func (in *incoming) reply() {
 	}
 }
 
-// replyMetadata encodes metadata of the reply. If it exceeds the limits, the call fails.
-func (in *incoming) replyMetadata(md Metadata) []byte {
-	if md == nil {
-		return nil
-	}
-	b := metadata.Append(nil, md)
-	if err := in.server.limits.metadata().Check(len(md), len(b)); err != nil {
-		in.err = failure("YDL2203", "%s: the reply's metadata %v on the server", in.call.Method, err)
-		return nil
-	}
-	return b
-}
-
 // Done implements mux.Target.
 func (t *target) Done(r *mux.Request, took time.Duration, handedOver bool) {
 	in := r.Owner.(*incoming) //nolint:forcetypeassert // New made it
 	in.arrived, in.taken = r.Arrived, r.Taken
-	in.done(Code(r.Reply.Code), took, handedOver) //nolint:gosec // set from a Code
+	in.done(Code(r.Reply.Code), took, handedOver)
 	if in.call.watch == watched {
 		r.Left = in.call.began + in.call.took
 	}

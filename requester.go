@@ -476,7 +476,7 @@ const maxRetryAfter = 24 * 3600 * 1e6
 // do it.
 func remoteError(call *Call, a *mux.Answer, f *wire.Fields) *Error {
 	e := &Error{
-		Code: Code(min(a.Code, 255)), Message: text.Clip(string(f.Message), maxErrorText), ID: text.ID(string(f.ErrorID)),
+		Code: Code(a.Code), Message: text.Clip(string(f.Message), maxErrorText), ID: text.ID(string(f.ErrorID)),
 		NotProcessed: a.Flags&wire.NotProcessed != 0,
 		RetryAfter:   time.Duration(min(f.RetryAfter, maxRetryAfter)) * time.Microsecond,
 		relayed:      true,

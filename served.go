@@ -442,6 +442,11 @@ func (v *Served) Fail(err error) *Error {
 	return v.Outcome()
 }
 
+// LeftOut counts and logs, at a limited rate, that the reply is sent without the metadata of a key.
+// Why says why the protocol cannot carry it. A Protocol calls it in place of Fail, because the
+// method was executed: what the protocol cannot encode beside the reply does not fail the call.
+func (v *Served) LeftOut(key, why string) { v.in.leftOut(key, why) }
+
 // Panicked is Fail for a reply whose own code has panicked with value. It counts and logs the
 // panic, and the error for the caller names only the number of the log line. The deferred function
 // that has recovered the panic calls it.

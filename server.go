@@ -176,6 +176,7 @@ type Server struct {
 	live        *liveServer // nil without Diagnostics
 	peerLines   loglimit.Lines
 	hidden      atomic.Uint64 // counts the errors that callers do not see
+	leftOut     atomic.Uint64 // counts the metadata that callers do not get
 	scratch     sync.Pool     // of *[]byte
 	calls       requester     // for calls to peers
 
@@ -795,6 +796,15 @@ func (s *Server) noteHidden(method string, err error) (where string) {
 		return "the server's log, which was full, has only some errors of these seconds"
 	}
 	return fmt.Sprintf("see hidden error %d in the server's log", n)
+}
+
+// leftOut counts and logs a pair of the reply's metadata that the caller does not get. The line
+// lacks the value, which may be secret.
+func (c *serverCall) leftOut(key, why string) {
+	c.server.leftOut.Add(1)
+	c.server.peerLines.Warn(loglimit.LeftOut, func() []any {
+		return []any{"method", c.call.Method, "key", shorten(key, maxReportShort), "reason", why}
+	})
 }
 
 // panicked logs a handler's panic and returns the error for the caller, which contains no details

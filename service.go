@@ -180,8 +180,8 @@ func inAndOut(types []reflect.Type) (in, out []reflect.Type) {
 // Handler sends messages with send, and receives them with recv, which returns io.EOF after the
 // last message. Both take values of the call's codec; recv takes pointers. Send also takes an
 // *Encoded, which is sent unchanged. In a feed, Call.DecodeInto decodes the request, and recv must
-// not be called. In an upload, Handler sets Call.Reply, and must not call send. Handler must not
-// keep the call.
+// not be called. In an upload, Handler must set Call.Reply, and must not call send. Handler must
+// not keep the call.
 func (s *Server) HandleStream(name, kind string, handler func(ctx context.Context, call *Call, recv, send func(msg any) error) error, types ...reflect.Type) error {
 	number := slices.Index(kindNames[:], kind)
 	if handler == nil || number <= wire.Unary {
@@ -198,6 +198,9 @@ func (s *Server) HandleStream(name, kind string, handler func(ctx context.Contex
 			return p.decode(body, msg)
 		}
 		err := handler(ctx, call, recv, p.send)
+		if err == nil && number == wire.Upload && call.Reply == nil {
+			err = reflectcall.ErrNoReply
+		}
 		return call.Reply, err
 	}})
 }

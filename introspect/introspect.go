@@ -67,10 +67,13 @@ type Stats struct {
 	Conns int       `json:"conns"` // open connections
 	// Open is the number of open requests, without those of short methods; see
 	// yodel.ServerOptions.MaxOpen.
-	Open    int           `json:"open"`
-	Granted int           `json:"granted"` // open requests that the clients are allowed now
-	MaxOpen int           `json:"maxOpen"` // yodel.ServerOptions.MaxOpen
-	Panics  uint64        `json:"panics"`  // panics of handlers
+	Open    int    `json:"open"`
+	Granted int    `json:"granted"` // open requests that the clients are allowed now
+	MaxOpen int    `json:"maxOpen"` // yodel.ServerOptions.MaxOpen
+	Panics  uint64 `json:"panics"`  // panics of handlers
+	// LeftOut counts pairs of metadata that replies were sent without, because the protocol of the
+	// client could not carry them. The server's log has their keys.
+	LeftOut uint64        `json:"leftOut,omitempty"`
 	Methods []MethodStats `json:"methods"`
 	// Draining is true from the beginning of the server's shutdown.
 	Draining bool `json:"draining,omitempty"`

@@ -61,15 +61,20 @@ type Cell struct {
 // Call makes a call of the cell's shape, and returns the number in the reply. The method, the
 // arguments and the reply of like are set here.
 func (c *Cell) Call(ctx context.Context, like yodel.Call) (int64, error) {
+	return c.callWith(ctx, &like)
+}
+
+// callWith is Call for a call that gets the header and the trailer of the reply.
+func (c *Cell) callWith(ctx context.Context, call *yodel.Call) (int64, error) {
 	switch c.Shape {
 	case Feed:
-		return first(feed.Do(ctx, c.Caller, &like, c.ask()))
+		return first(feed.Do(ctx, c.Caller, call, c.ask()))
 	case Upload:
-		told, err := upload.Do(ctx, c.Caller, &like, func(send yodel.Send[Ask]) error { return send(c.ask()) })
+		told, err := upload.Do(ctx, c.Caller, call, func(send yodel.Send[Ask]) error { return send(c.ask()) })
 		return number(told), err
 	case Duplex:
 		var n int64
-		err := duplex.Do(ctx, c.Caller, &like, func(recv yodel.Recv[Told], send yodel.Send[Ask]) (err error) {
+		err := duplex.Do(ctx, c.Caller, call, func(recv yodel.Recv[Told], send yodel.Send[Ask]) (err error) {
 			if err := send(c.ask()); err != nil {
 				return err
 			}
@@ -81,7 +86,7 @@ func (c *Cell) Call(ctx context.Context, like yodel.Call) (int64, error) {
 		})
 		return n, err
 	default:
-		told, err := unary.Do(ctx, c.Caller, &like, c.ask())
+		told, err := unary.Do(ctx, c.Caller, call, c.ask())
 		return number(told), err
 	}
 }

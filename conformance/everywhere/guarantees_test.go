@@ -50,6 +50,7 @@ var frameworkGuarantees = []Guarantee{
 		Check: checkLeave,
 	},
 	{Name: "codes of errors", Prepare: failWith(absent), Check: checkCode},
+	{Name: "codes without names", Prepare: failWith(unnamed), Check: checkUnnamed},
 	{Name: "texts of errors", Prepare: failWith(absent), Check: checkText},
 	{Name: "details of errors", Lacks: lacks(func(w *Wire) bool { return w.details }, noPlace), Prepare: failWith(absent), Check: checkDetails},
 	{Name: "errors of grpc-go", Prepare: failWith(grpcAbsent), Check: checkGRPC},
@@ -104,6 +105,14 @@ var frameworkGuarantees = []Guarantee{
 		Check: checkMetadata,
 	},
 	{
+		Name: "a reply without the metadata that cannot be sent", Prepare: prepareOdd, Check: checkOddReply,
+		Lacks: lacks(func(w *Wire) bool { return w.Name != "in process" }, "a call within the process carries all metadata"),
+	},
+	{
+		Name: "a request whose metadata cannot be sent is refused", Prepare: seeOrder, Check: checkOddRequest,
+		Lacks: lacks(isClient, "the caller is no client of yodel, which would refuse it"),
+	},
+	{
 		Name: "order", Only: "streams are not ordered", Check: checkOrder,
 		Lacks: lacks(func(w *Wire) bool { return w.Name == "yodel" }, "only yodel's own protocol has ordered calls, from a client to a server"),
 	},
@@ -124,6 +133,9 @@ var absent = &yodel.Error{
 	Code: yodel.NotFound, Message: "there is no such thing",
 	Details: []yodel.Detail{{Type: "all.Missing", Value: []byte("what is missing")}},
 }
+
+// unnamed is an error with a code of the application, which gRPC does not have.
+var unnamed = &yodel.Error{Code: 1001, Message: "that is our business"}
 
 // failWith makes the methods fail, in a control with another error.
 func failWith(err error) func(tr *Trial) {
@@ -188,6 +200,13 @@ func (c *Cell) leave(ctx context.Context, end func(context.CancelFunc)) error {
 func checkCode(ctx context.Context, c *Cell) error {
 	if _, err := c.Call(ctx, yodel.Call{}); yodel.CodeOf(err) != absent.Code {
 		return fmt.Errorf("the code is %v, want %v: %w", yodel.CodeOf(err), absent.Code, err)
+	}
+	return nil
+}
+
+func checkUnnamed(ctx context.Context, c *Cell) error {
+	if _, err := c.Call(ctx, yodel.Call{}); yodel.CodeOf(err) != unnamed.Code {
+		return fmt.Errorf("the code is %v, want %v: %w", yodel.CodeOf(err), unnamed.Code, err)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ package everywhere
 import (
 	"cmp"
 	"context"
+	"errors"
 	"io"
 	"strings"
 	"sync"
@@ -64,6 +65,44 @@ func TestStreamsThatEndEarlyHaveTheirStatus(t *testing.T) {
 					if err := call(ctx, c); yodel.CodeOf(err) != yodel.AlreadyExists || !strings.Contains(err.Error(), "it is there") {
 						t.Fatalf("the outcome is %v, want that of the server", err)
 					}
+				}
+			})
+		}
+	}
+}
+
+// A forgetful service has an upload without a reply.
+type forgetful struct{}
+
+func (forgetful) Reflected(context.Context, yodel.Recv[Ask]) (*Told, error) { return nil, nil }
+
+// An upload whose handler returns neither a reply nor an error fails with Internal over each wire,
+// however the handler was registered.
+func TestForgottenRepliesOverEveryWire(t *testing.T) {
+	for i := range Wires {
+		w := &Wires[i]
+		if !w.streams {
+			continue
+		}
+		tr := &Trial{}
+		tr.start()
+		yodel.Upload[Ask, Told]("forgetful.Typed").Handle(tr.server, forgetful{}.Reflected)
+		err := errors.Join(tr.server.Register(forgetful{}),
+			tr.server.HandleStream("forgetful.Stream", "upload", func(context.Context, *yodel.Call, func(any) error, func(any) error) error { return nil }),
+			tr.server.HandleStream("forgetful.Failing", "upload", func(context.Context, *yodel.Call, func(any) error, func(any) error) error { return absent }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := w.caller(t, tr, 1)
+		for method, want := range map[string]yodel.Code{
+			"forgetful.Typed": yodel.Internal, "forgetful.Reflected": yodel.Internal, "forgetful.Stream": yodel.Internal, "forgetful.Failing": absent.Code,
+		} {
+			t.Run(w.Name+"/"+method, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				told, err := yodel.Upload[Ask, Told](method).Call(ctx, c, func(send yodel.Send[Ask]) error { return send(&Ask{N: 1}) })
+				if e, ok := errors.AsType[*yodel.Error](err); !ok || e.Code != want || e.NotProcessed || want == yodel.Internal && e.ID != "YDL5003" {
+					t.Errorf("got %v, %v, want %v", told, err, want)
 				}
 			})
 		}

@@ -255,8 +255,8 @@ func (p *poster) Do(ctx context.Context, call *yodel.Call) error {
 					return err
 				}
 			}
-			for e.Code = yodel.Canceled; e.Code < yodel.Unauthenticated && e.Code.String() != said.Code; {
-				e.Code++
+			if err := e.Code.UnmarshalText([]byte(said.Code)); err != nil {
+				return err
 			}
 		}
 		return fmt.Errorf("%s: %w", reply.Status, e)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/grpcstatus"
 	"github.com/yodel-rpc/yodel/internal/live"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/stats"
@@ -83,7 +84,7 @@ func errorsOf(failed func(code int) uint64) (errors map[string]uint64) {
 			if errors == nil {
 				errors = make(map[string]uint64)
 			}
-			errors[stats.CodeNames[code]] = n
+			errors[grpcstatus.CodeName(uint16(code))] = n
 		}
 	}
 	return errors

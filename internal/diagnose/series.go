@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/grpcstatus"
 	"github.com/yodel-rpc/yodel/internal/live"
 	"github.com/yodel-rpc/yodel/internal/stats"
 	"github.com/yodel-rpc/yodel/introspect"
@@ -76,7 +77,7 @@ func (x *reading) point(k live.Key, i int, step *live.Step) {
 		if n == 0 {
 			continue
 		}
-		name := stats.CodeNames[code]
+		name := grpcstatus.CodeName(uint16(code))
 		if s.Errors == nil {
 			s.Errors = make(map[string][]uint64)
 		}

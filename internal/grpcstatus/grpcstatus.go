@@ -1,23 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package grpcstatus reads the statuses of errors that have a method GRPCStatus, such as those of
-// grpc-go's package status, without an import of grpc-go.
+// Package grpcstatus has the names of gRPC's codes. It reads the statuses of errors that have a
+// method GRPCStatus, such as those of grpc-go's package status, without an import of grpc-go.
 package grpcstatus
 
 import (
+	"fmt"
+	"math"
 	"path"
 	"reflect"
+	"slices"
+	"strconv"
+	"strings"
 )
 
-// Codes of grpc-go.
-const (
-	unknown = 2
-	last    = 16
-)
+// names are the names of the codes.
+var names = [...]string{
+	"ok", "canceled", "unknown", "invalid_argument", "deadline_exceeded", "not_found", "already_exists",
+	"permission_denied", "resource_exhausted", "failed_precondition", "aborted", "out_of_range", "unimplemented",
+	"internal", "unavailable", "data_loss", "unauthenticated",
+}
+
+// unnamed begins the names of other codes, as in connect-go.
+const unnamed = "code_"
+
+// CodeName returns the name of a code, for example "not_found", or "code_42" for one that gRPC does
+// not have.
+func CodeName(code uint16) string {
+	if int(code) < len(names) {
+		return names[code]
+	}
+	return unnamed + strconv.Itoa(int(code))
+}
+
+// CodeNamed returns the code for a name that CodeName returned.
+func CodeNamed(name string) (uint16, error) {
+	if i := slices.Index(names[:], name); i >= 0 {
+		return uint16(i), nil //nolint:gosec // there are 17
+	}
+	if number, ok := strings.CutPrefix(name, unnamed); ok {
+		if n, err := strconv.ParseUint(number, 10, 16); err == nil && int(n) >= len(names) {
+			return uint16(n), nil
+		}
+	}
+	return 0, fmt.Errorf("unknown error code %q", name)
+}
+
+// unknown is the code of an error without a code that yodel can carry.
+const unknown = 2
 
 // A Status is what an error says to callers of gRPC.
 type Status struct {
-	Code    uint8 // one of grpc-go's codes other than OK; 2, which is Unknown, for any other number
+	Code    uint16 // not OK; 2, which is Unknown, for a number over 65535
 	Message string
 	Own     bool // the error itself has the status, and not an error that it wraps
 	details reflect.Value
@@ -61,8 +95,8 @@ func read(err error) *Status {
 		return nil
 	}
 	s := &Status{Code: unknown, Message: text.Message()}
-	if n := code.Uint(); n != 0 && n <= last {
-		s.Code = uint8(n)
+	if n := code.Uint(); n != 0 && n <= math.MaxUint16 {
+		s.Code = uint16(n)
 	}
 	if p, ok := call(st.MethodByName("Proto")); ok {
 		s.details, _ = call(p.MethodByName("GetDetails"))

@@ -56,7 +56,9 @@ func TestStatuses(t *testing.T) {
 		{errors.Join(io.EOF, fmt.Errorf("not here: %w", found), statusError[*status]{&status{code: 6}}), "5 text 5 false a.B=x c.D="},
 		{statusError[*status]{&status{code: 0}}, "2 text 0 true"},
 		{statusError[*status]{&status{code: 16}}, "16 text 16 true"},
-		{statusError[*status]{&status{code: 256 + 5}}, "2 text 261 true"},
+		{statusError[*status]{&status{code: 42}}, "42 text 42 true"},
+		{statusError[*status]{&status{code: 256 + 5}}, "261 text 261 true"},
+		{statusError[*status]{&status{code: 1 << 16}}, "2 text 65536 true"},
 		{statusError[*status]{}, "none"},
 		{statusError[error]{}, "none"},
 		{statusError[int]{7}, "none"},
@@ -72,6 +74,20 @@ func TestStatuses(t *testing.T) {
 		}
 		if got != test.want {
 			t.Errorf("%#v: got %s, want %s", test.err, got, test.want)
+		}
+	}
+}
+
+func TestNamesOfCodes(t *testing.T) {
+	for code, want := range map[uint16]string{0: "ok", 5: "not_found", 16: "unauthenticated", 17: "code_17", 65535: "code_65535"} {
+		name := grpcstatus.CodeName(code)
+		if again, err := grpcstatus.CodeNamed(name); name != want || again != code || err != nil {
+			t.Errorf("the name of %d is %s, which is that of %d, %v", code, name, again, err)
+		}
+	}
+	for _, name := range []string{"", "NotFound", "code_", "code_5", "code_65536", "code_-1", "code_+42"} {
+		if code, err := grpcstatus.CodeNamed(name); err == nil {
+			t.Errorf("%q is the name of %d", name, code)
 		}
 	}
 }

@@ -57,7 +57,7 @@ var internalNames = []size{
 	internal("internal/realserver", 36), // one function for each server of the tests
 	internal("internal/reflectcall", 7),
 	internal("internal/samples", 7),
-	internal("internal/stats", 8),
+	internal("internal/stats", 7),
 	internal("internal/thriftwire", 39), // the types of an encoding
 	internal("internal/unpack", 7),
 	internal("internal/values", 6),

@@ -10,17 +10,18 @@ import (
 	"time"
 )
 
-// A Kind is a kind of log line.
-type Kind int
+// A kind is a kind of log line.
+type kind int
 
 // The kinds of lines.
 const (
-	Refused Kind = iota
+	Refused kind = iota
 	Foreign
 	Breach
 	Silent
 	Transport
 	Hidden
+	LeftOut
 	kinds
 )
 
@@ -31,6 +32,7 @@ var texts = [kinds]string{
 	Silent:    "yodel: a peer connected and did not say what it speaks",
 	Transport: "yodel: the transport refused a peer",
 	Hidden:    "yodel: a call failed, and its caller does not see the error",
+	LeftOut:   "yodel: a reply was sent without a part of its metadata",
 }
 
 // At most perPeriod lines of each kind are logged in a period. The period begins with its
@@ -55,28 +57,28 @@ type Lines struct {
 
 // Warn logs a line, unless there were too many of its kind. It calls attrs only for a line that it
 // logs, and reports whether it did.
-func (p *Lines) Warn(kind Kind, attrs func() []any) (logged bool) {
-	if logged = p.admit(kind); logged {
-		p.Log.Warn(texts[kind], attrs()...)
+func (p *Lines) Warn(of kind, attrs func() []any) (logged bool) {
+	if logged = p.admit(of); logged {
+		p.Log.Warn(texts[of], attrs()...)
 	}
 	return logged
 }
 
-func (p *Lines) admit(kind Kind) bool {
+func (p *Lines) admit(of kind) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	k := &p.kinds[kind]
+	k := &p.kinds[of]
 	k.lines++
 	if k.end == nil && !p.closed {
-		k.end = time.AfterFunc(period, func() { p.endPeriod(kind) })
+		k.end = time.AfterFunc(period, func() { p.endPeriod(of) })
 	}
 	return k.lines <= perPeriod
 }
 
 // endPeriod logs how many lines of a kind were dropped, and resets the count.
-func (p *Lines) endPeriod(kind Kind) {
+func (p *Lines) endPeriod(of kind) {
 	p.mu.Lock()
-	k := &p.kinds[kind]
+	k := &p.kinds[of]
 	leftOut := k.lines - perPeriod
 	k.lines = 0
 	if k.end != nil {
@@ -85,7 +87,7 @@ func (p *Lines) endPeriod(kind Kind) {
 	}
 	p.mu.Unlock()
 	if leftOut > 0 {
-		p.Log.Warn(texts[kind]+": more such lines were left out", "lines", leftOut)
+		p.Log.Warn(texts[of]+": more such lines were left out", "lines", leftOut)
 	}
 }
 
@@ -94,7 +96,7 @@ func (p *Lines) Flush() {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
-	for kind := range kinds {
-		p.endPeriod(kind)
+	for of := range kinds {
+		p.endPeriod(of)
 	}
 }

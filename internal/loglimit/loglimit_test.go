@@ -41,13 +41,15 @@ func TestLinesOfAKindAreLimited(t *testing.T) {
 		var out buffer
 		lines := loglimit.Lines{Log: slog.New(slog.NewTextHandler(&out, nil))}
 		made := 0
-		warn := func(kind loglimit.Kind, n int) {
+		refuse := func(n int) {
 			for range n {
-				lines.Warn(kind, func() []any { made++; return []any{"peer", "10.0.0.1:1"} })
+				lines.Warn(loglimit.Refused, func() []any { made++; return []any{"peer", "10.0.0.1:1"} })
 			}
 		}
-		warn(loglimit.Refused, 25)
-		warn(loglimit.Breach, 3)
+		refuse(25)
+		for range 3 {
+			lines.Warn(loglimit.Breach, func() []any { made++; return nil })
+		}
 		if said := out.take(); made != 13 || strings.Count(said, "connection refused") != 10 || strings.Count(said, "broke the protocol") != 3 {
 			t.Errorf("%d lines were made:\n%s", made, said)
 		}
@@ -56,11 +58,11 @@ func TestLinesOfAKindAreLimited(t *testing.T) {
 		if said := out.take(); !strings.Contains(said, `connection refused: more such lines were left out" lines=15`) || strings.Contains(said, "protocol: more") {
 			t.Errorf("after the period: %s", said)
 		}
-		warn(loglimit.Refused, 12)
+		refuse(12)
 		lines.Flush()
 		if said := out.take(); strings.Count(said, "10.0.0.1") != 10 || !strings.Contains(said, "lines=2") {
 			t.Errorf("in the next period: %s", said)
 		}
-		warn(loglimit.Refused, 30) // starts no timer, which the bubble would wait for
+		refuse(30) // starts no timer, which the bubble would wait for
 	})
 }

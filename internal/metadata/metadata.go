@@ -6,6 +6,8 @@ package metadata
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -69,4 +71,27 @@ func Append(dst []byte, md map[string]string) []byte {
 		dst = wire.AppendPair(dst, key, value)
 	}
 	return dst
+}
+
+// Encode encodes md. It leaves out the pairs that exceed the limits, in the order of their keys,
+// and calls leave for each of them with the reason.
+func (l Limits) Encode(md map[string]string, leave func(key, why string)) []byte {
+	if md == nil {
+		return nil
+	}
+	b := Append(nil, md)
+	if l.Check(len(md), len(b)) == nil {
+		return b
+	}
+	b = b[:0]
+	pairs := 0
+	for _, key := range slices.Sorted(maps.Keys(md)) {
+		longer := wire.AppendPair(b, key, md[key])
+		if err := l.Check(pairs+1, len(longer)); err != nil {
+			leave(key, "with it, the metadata "+err.Error())
+			continue
+		}
+		b, pairs = longer, pairs+1
+	}
+	return b
 }

@@ -72,7 +72,7 @@ func (c *Calls) End(took time.Duration, code int) {
 	ns := uint64(max(took, 0))
 	c.buckets[BucketOf(ns)].Add(1, ns)
 	if code != 0 { // after the bucket, so that a reader of both never finds more failed calls than calls
-		c.codes[min(code, len(c.codes)-1)].Add(1)
+		c.codes[counted(code)].Add(1)
 	}
 }
 

@@ -18,11 +18,12 @@ import (
 // Codes is how many outcomes are counted separately: success, which is 0, and the codes of errors.
 const Codes = int(catalogue.Unauthenticated) + 1
 
-// CodeNames are the names of the codes.
-var CodeNames = [Codes]string{
-	"ok", "canceled", "unknown", "invalid_argument", "deadline_exceeded", "not_found", "already_exists",
-	"permission_denied", "resource_exhausted", "failed_precondition", "aborted", "out_of_range", "unimplemented",
-	"internal", "unavailable", "data_loss", "unauthenticated",
+// counted returns under which code a call with a code is counted: Unknown for codes without a name.
+func counted(code int) int {
+	if code >= Codes {
+		return int(catalogue.Unknown)
+	}
+	return code
 }
 
 // A Method counts the calls of a method, and learns whether they are short. The zero value has
@@ -147,7 +148,7 @@ func (m *Method) End(took time.Duration, code int, handedOver, executed bool) {
 		return
 	}
 	m.pulse.End()
-	m.codes[min(code, len(m.codes)-1)].Add(1)
+	m.codes[counted(code)].Add(1)
 	if took == mux.Untimed {
 		took = time.Duration(m.mean.Load())
 		m.buckets[BucketOf(uint64(took))].Add(1) //nolint:gosec // not negative

@@ -73,7 +73,11 @@ func (c *calls) clientObserver() yodel.Observer {
 
 func (u *unknown) count(call *yodel.Call, err error) {
 	u.used.Store(true)
-	u.codes[min(int(yodel.CodeOf(err)), codes-1)].Add(1)
+	code := int(yodel.CodeOf(err))
+	if code >= codes { // it has no name
+		code = int(yodel.Unknown)
+	}
+	u.codes[code].Add(1)
 	u.latency.count(call.Took())
 	t := call.Traffic()
 	u.bytesIn.Add(uint64(t.BytesIn))

@@ -42,8 +42,10 @@ var (
 	serverMessages = counter("yodel_server_stream_messages_total", "Messages on streams, sent and received.", "server", "method", "direction")
 	serverBytes    = counter("yodel_server_bytes_total",
 		"Bytes of the bodies, attachments, metadata and messages of calls that have ended, sent and received.", "server", "method", "direction")
-	serverErrors     = counter("yodel_server_errors_total", "Calls that failed with an error that has an ID, by the ID.", "server", "id")
-	serverPanics     = counter("yodel_server_panics_total", "Panics of handlers.", "server")
+	serverErrors  = counter("yodel_server_errors_total", "Calls that failed with an error that has an ID, by the ID.", "server", "id")
+	serverPanics  = counter("yodel_server_panics_total", "Panics of handlers.", "server")
+	serverLeftOut = counter("yodel_server_metadata_left_out_total",
+		"Pairs of metadata that replies were sent without, because the protocol of the client cannot carry them. The log of the server has their keys.", "server")
 	serverConns      = gauge("yodel_server_connections", "Open connections.", "server")
 	serverConnEvents = counter("yodel_server_connection_events_total", "Events of connections and listeners, by kind.", "server", "kind")
 	serverOpen       = gauge("yodel_server_open_requests", "Requests that are executing or queued, without those of short methods.", "server")
@@ -90,7 +92,7 @@ var (
 
 // families are all families, in the order of the documentation.
 var families = []*family{
-	serverCalls, serverCallers, serverSeconds, serverInFlight, serverMessages, serverBytes, serverErrors, serverPanics, serverConns, serverConnEvents,
+	serverCalls, serverCallers, serverSeconds, serverInFlight, serverMessages, serverBytes, serverErrors, serverPanics, serverLeftOut, serverConns, serverConnEvents,
 	serverOpen, serverGranted, serverMaxOpen, serverDraining, serverAnnounced, serverAnnouncedAt,
 	clientCalls, clientSeconds, clientExtra, clientMessages, clientBytes, clientErrors, clientConnEvents,
 	endpointAttempts, endpointFailures, endpointUnconnected, endpointInFlight, endpointLoad, endpointRTT, endpointConns,

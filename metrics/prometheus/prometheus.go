@@ -185,6 +185,7 @@ func (s *server) collect(to sink, most int) {
 	}
 	s.calls.collect(to, serverErrors, serverConnEvents, s.name)
 	to.add(serverPanics, float64(stats.Panics), s.name)
+	to.add(serverLeftOut, float64(stats.LeftOut), s.name)
 	to.add(serverConns, float64(stats.Conns), s.name)
 	to.add(serverOpen, float64(stats.Open), s.name)
 	to.add(serverGranted, float64(stats.Granted), s.name)

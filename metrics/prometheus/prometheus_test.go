@@ -143,10 +143,11 @@ func TestMetrics(t *testing.T) {
 		return &twice, nil
 	})
 	fail := yodel.Method[int, int]("Shop.Fail")
-	fail.Handle(s, func(_ context.Context, n *int) (*int, error) {
+	fail.Handle(s, func(ctx context.Context, n *int) (*int, error) {
 		if *n == 0 {
 			panic("zero")
 		}
+		yodel.CallFrom(ctx).Trailer = yodel.Metadata{"huge": strings.Repeat("x", 17<<10)}
 		return nil, &yodel.Error{Code: yodel.NotFound, ID: "SHOP7", Message: "no such item"}
 	})
 	count := yodel.Feed[int, int]("Shop.Count")
@@ -199,6 +200,7 @@ func TestMetrics(t *testing.T) {
 		"yodel_server_bytes_total{direction=received,method=Shop.Double,server=shop}":             4, // 21, twice
 		"yodel_server_errors_total{id=SHOP7,server=shop}":                                         2,
 		"yodel_server_panics_total{server=shop}":                                                  2,
+		"yodel_server_metadata_left_out_total{server=shop}":                                       2,
 		"yodel_server_connections{server=shop}":                                                   1,
 		"yodel_server_connection_events_total{kind=accepted,server=shop}":                         1,
 		"yodel_server_draining{server=shop}":                                                      0,

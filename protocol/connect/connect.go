@@ -82,7 +82,7 @@ func (l *link) Do(ctx context.Context, call *yodel.Call) error {
 
 // streams is the part of the protocol with envelopes.
 var streams = httplink.Envelopes{
-	Media: "application/connect", Encoding: "Connect-Content-Encoding", Accept: "Connect-Accept-Encoding",
+	Media: "application/connect", Family: httpwire.Connect, Encoding: "Connect-Content-Encoding", Accept: "Connect-Accept-Encoding",
 	Last: httpwire.FlagEnd, Header: http.Header{"Connect-Protocol-Version": {"1"}},
 	SetTimeout: func(h http.Header, d time.Duration) { h["Connect-Timeout-Ms"] = []string{httpwire.Millis(d)} },
 	Outcome:    outcome,
@@ -101,7 +101,7 @@ func outcome(_ *http.Response, last []byte, _ bool) (yodel.Metadata, *yodel.Erro
 	for key, values := range end.Metadata {
 		h[http.CanonicalHeaderKey(key)] = values
 	}
-	trailer := httpwire.Metadata(h)
+	trailer := httpwire.Connect.Metadata(h)
 	if end.Error == nil {
 		return trailer, nil
 	}

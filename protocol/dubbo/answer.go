@@ -9,6 +9,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/hessian"
+	"github.com/yodel-rpc/yodel/protocol/internal/metakeys"
 )
 
 // exceptionClass is the class of the exceptions that consumers get. Every consumer has it.
@@ -47,16 +48,7 @@ func (c *call) answer(e *yodel.Error) {
 	if e == nil {
 		value, e = c.result()
 	}
-	pairs, err := replyPairs(c.Call())
-	if err == nil && len(pairs) > 0 && c.names.version != version {
-		err = fmt.Errorf("the reply has metadata, which a client with the version %.20q of Dubbo's protocol does not take", c.names.version)
-	}
-	if n := sizeOf(pairs); err == nil && n > c.conn.limits.MaxMetadata {
-		err = fmt.Errorf("the metadata of the reply has %d bytes, the server's limit is %d", n, c.conn.limits.MaxMetadata)
-	}
-	if err != nil {
-		e, pairs = c.Fail(err), nil
-	}
+	pairs := c.pairs(e)
 	returned = true
 	if e != nil {
 		c.failed(e, pairs)
@@ -71,6 +63,19 @@ func (c *call) answer(e *yodel.Error) {
 		attachments = hessian.AppendPairs(nil, pairs...)
 	}
 	c.conn.reply(c.head, statusOK, hessian.AppendInt(nil, kind), value, attachments)
+}
+
+// pairs returns the metadata of a reply with the error e, without what Dubbo cannot carry.
+func (c *call) pairs(e *yodel.Error) [][2]string {
+	switch {
+	case c.names.version != version:
+		metakeys.LeaveOut(c.Served, fmt.Sprintf("a client with the version %.20q of Dubbo's protocol does not take attachments", c.names.version))
+		return nil
+	case c.status(e) != statusOK:
+		metakeys.LeaveOut(c.Served, "Dubbo's answer to a call that was not executed, or is late, has no attachments")
+		return nil
+	}
+	return metakeys.Pairs(c.Served, c.conn.limits, obstacle)
 }
 
 // result returns the encoded result of a successful call. It is nil if the result is null, or if
@@ -98,13 +103,8 @@ func (c *call) result() ([]byte, *yodel.Error) {
 
 // failed sends an error, with the attachments of the reply.
 func (c *call) failed(e *yodel.Error, pairs [][2]string) {
-	at := c.Call().Deadline
-	switch {
-	case e.Code == yodel.DeadlineExceeded && !at.IsZero() && time.Until(at) <= 0:
-		c.conn.refuse(c.head, statusServerTimeout, e.Error())
-		return
-	case e.NotProcessed:
-		c.conn.refuse(c.head, statusOf(e), e.Error())
+	if status := c.status(e); status != statusOK {
+		c.conn.refuse(c.head, status, e.Error())
 		return
 	}
 	text := e.Error()
@@ -118,6 +118,22 @@ func (c *call) failed(e *yodel.Error, pairs [][2]string) {
 	}
 	exception := hessian.AppendObject(nil, exceptionClass, [2]string{"detailMessage", text})
 	c.conn.reply(c.head, statusOK, hessian.AppendInt(nil, kind), exception, attachments)
+}
+
+// status returns the status of the response. Of an error that the method itself has returned, it is
+// statusOK: the body has the exception.
+func (c *call) status(e *yodel.Error) byte {
+	if e == nil {
+		return statusOK
+	}
+	at := c.Call().Deadline
+	switch {
+	case e.Code == yodel.DeadlineExceeded && !at.IsZero() && time.Until(at) <= 0:
+		return statusServerTimeout
+	case e.NotProcessed:
+		return statusOf(e)
+	}
+	return statusOK
 }
 
 // statusOf returns the status for an error of a call that was not executed.

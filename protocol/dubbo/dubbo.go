@@ -37,8 +37,8 @@
 // case, and as yodel-tenant, yodel-key, yodel-criticality, yodel-budget, yodel-attempt and
 // yodel-explain. Keys that begin with "yodel-" are reserved, except those of middleware in this
 // repository, such as "yodel-fallback". A call of a yodel client that has a reserved key in its
-// Metadata fails before it is sent, and a handler's reply with one fails. A request may have any
-// key: the server takes a key that it does not know as metadata.
+// Metadata fails before it is sent. A reply is sent without it: see yodel.Served.LeftOut. A
+// request may have any key: the server takes a key that it does not know as metadata.
 //
 // # Errors
 //

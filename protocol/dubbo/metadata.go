@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/protocol/internal/metakeys"
@@ -43,8 +44,21 @@ const (
 	mostMillisecond = math.MaxInt64 / int64(time.Millisecond)
 )
 
-// reserved reports whether a key is one that this package sets, so that a caller or a handler must
-// not set it.
+// obstacle returns why Dubbo cannot carry a pair of metadata, or "".
+func obstacle(key, value string) string {
+	switch {
+	case reserved(key):
+		return "the key is reserved in Dubbo"
+	case !utf8.ValidString(key):
+		return "the key is not UTF-8"
+	case !utf8.ValidString(value):
+		return "the value is not UTF-8"
+	}
+	return ""
+}
+
+// reserved reports whether a key is one that this package sets, so that it is not metadata of a
+// caller or a handler.
 func reserved(key string) bool {
 	switch key {
 	case keyPath, keyInterface, keyDubbo, keyTimeout:
@@ -161,8 +175,8 @@ func requestPairs(ctx context.Context, call *yodel.Call, in yodel.Instance, limi
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(call.Metadata)) {
-		if reserved(key) {
-			return nil, notSent(yodel.InvalidArgument, "YDL2103", "%s: the metadata has the key %q, which is reserved in Dubbo", call.Method, key)
+		if why := obstacle(key, call.Metadata[key]); why != "" {
+			return nil, metakeys.Refused(call.Method, key, why)
 		}
 		pairs = append(pairs, [2]string{key, call.Metadata[key]})
 	}
@@ -215,19 +229,6 @@ func timeLeft(ctx context.Context, call *yodel.Call) string {
 // notSent returns the error of a call that cannot be sent, or was not executed.
 func notSent(code yodel.Code, id, format string, args ...any) *yodel.Error {
 	return &yodel.Error{Code: code, ID: id, NotProcessed: true, Message: fmt.Sprintf(format, args...)}
-}
-
-// replyPairs returns the attachments that a handler has set for its reply.
-func replyPairs(call *yodel.Call) (pairs [][2]string, err error) {
-	for _, md := range []yodel.Metadata{call.Header(), call.Trailer} {
-		for _, key := range slices.Sorted(maps.Keys(md)) {
-			if reserved(key) {
-				return nil, fmt.Errorf("the metadata of the reply has the key %q, which is reserved in Dubbo", key)
-			}
-			pairs = append(pairs, [2]string{key, md[key]})
-		}
-	}
-	return pairs, nil
 }
 
 // errorPairs returns the attachments for an error. There are none if the text says all of it.

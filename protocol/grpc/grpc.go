@@ -22,6 +22,7 @@ package grpc
 import (
 	"context"
 	"encoding/base64"
+	"math"
 	"net"
 	"net/http"
 	"net/textproto"
@@ -75,26 +76,26 @@ func (l *link) Do(ctx context.Context, call *yodel.Call) error {
 // The two forms of the protocol.
 var (
 	plain = httplink.Envelopes{
-		Media: "application/grpc", Encoding: "Grpc-Encoding", Accept: "Grpc-Accept-Encoding", Status: "Grpc-Status",
+		Media: "application/grpc", Family: httpwire.GRPC, Encoding: "Grpc-Encoding", Accept: "Grpc-Accept-Encoding", Status: "Grpc-Status",
 		Header: http.Header{"Te": {"trailers"}}, SetTimeout: setTimeout,
 		Outcome: func(r *http.Response, _ []byte, messages bool) (yodel.Metadata, *yodel.Error) {
 			if !messages && r.Trailer.Get("Grpc-Status") == "" {
-				return httpwire.Metadata(r.Header), status(r.Header)
+				return httpwire.GRPC.Metadata(r.Header), status(r.Header)
 			}
-			return httpwire.Metadata(r.Trailer), status(r.Trailer)
+			return httpwire.GRPC.Metadata(r.Trailer), status(r.Trailer)
 		},
 	}
 	web = httplink.Envelopes{
-		Media: "application/grpc-web", Encoding: "Grpc-Encoding", Accept: "Grpc-Accept-Encoding", Status: "Grpc-Status",
+		Media: "application/grpc-web", Family: httpwire.GRPC, Encoding: "Grpc-Encoding", Accept: "Grpc-Accept-Encoding", Status: "Grpc-Status",
 		Last: httpwire.FlagTrailer, Header: http.Header{"X-Grpc-Web": {"1"}}, SetTimeout: setTimeout,
 		Outcome: func(r *http.Response, last []byte, messages bool) (yodel.Metadata, *yodel.Error) {
 			if last == nil && messages {
 				return nil, status(nil)
 			} else if last == nil {
-				return httpwire.Metadata(r.Header), status(r.Header)
+				return httpwire.GRPC.Metadata(r.Header), status(r.Header)
 			}
 			h := parse(last)
-			return httpwire.Metadata(h), status(h)
+			return httpwire.GRPC.Metadata(h), status(h)
 		},
 	}
 )
@@ -127,7 +128,7 @@ func status(h http.Header) *yodel.Error {
 	case err != nil:
 		e.Message = "the reply has a malformed status"
 		return e
-	case code <= uint64(yodel.Unauthenticated):
+	case code <= math.MaxUint16:
 		e.Code = yodel.Code(code)
 	}
 	httpwire.GetError(h, e)

@@ -50,6 +50,17 @@ func metadataOf(md yodel.Metadata) metadata.MD {
 	return out
 }
 
+// isDropped reports whether a key names a header that each hop of gRPC sets by itself. Handlers and
+// callers may pass on what they have received: grpc-go drops such keys without an error, too.
+func isDropped(key string) bool {
+	switch key = strings.ToLower(key); key {
+	case "content-length", "content-type", "grpc-accept-encoding", "grpc-encoding", "grpc-message", "grpc-message-type", "grpc-status",
+		"grpc-timeout", "te", "user-agent":
+		return true
+	}
+	return strings.HasPrefix(key, ":")
+}
+
 // yodelMetadata is the reverse of metadataOf. Several values of a key are joined with ", ".
 func yodelMetadata(md metadata.MD) yodel.Metadata {
 	if len(md) == 0 {
@@ -57,6 +68,9 @@ func yodelMetadata(md metadata.MD) yodel.Metadata {
 	}
 	out := make(yodel.Metadata, len(md))
 	for key, values := range md {
+		if isDropped(key) {
+			continue
+		}
 		if strings.HasSuffix(key, "-bin") {
 			encoded := make([]string, len(values))
 			for i, value := range values {

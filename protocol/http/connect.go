@@ -59,9 +59,7 @@ func (x *exchange) serveConnect(k kind) {
 
 // endConnect writes the last message of the response.
 func (st *stream) endConnect(e *yodel.Error) {
-	if err := st.start(); err != nil && e == nil {
-		e = st.v.Fail(err)
-	}
+	st.start()
 	body := st.lastMessage(e)
 	st.allow(len(body))
 	_ = st.write(httpwire.FlagEnd, body) // if it fails, the client has gone
@@ -70,9 +68,7 @@ func (st *stream) endConnect(e *yodel.Error) {
 // lastMessage returns the last message of a stream, which has the error and the trailer.
 func (x *exchange) lastMessage(e *yodel.Error) []byte {
 	end := httpwire.EndOfStream{Metadata: make(std.Header)}
-	if err := x.setMetadata(end.Metadata, "", x.v.Call().Trailer); err != nil && e == nil {
-		e = x.v.Fail(err)
-	}
+	x.setMetadata(x.v, end.Metadata, "", x.v.Call().Trailer)
 	if e != nil {
 		end.Error = httpwire.NewJSONError(e)
 		httpwire.SetError(end.Metadata, "", e)
@@ -238,10 +234,8 @@ func (x *exchange) sendUnary(subtype string, e *yodel.Error) {
 	if all := x.compressions(); all != "" {
 		h["Accept-Encoding"] = []string{all}
 	}
-	err := errors.Join(x.setHeader("", call.Header()), x.setHeader("Trailer-", call.Trailer))
-	if err != nil && e == nil {
-		e = x.v.Fail(err)
-	}
+	x.setHeader("", call.Header())
+	x.setHeader("Trailer-", call.Trailer)
 	if e != nil {
 		x.sendError(e)
 		return

@@ -50,9 +50,7 @@ func (x *exchange) serveEvents(e *yodel.Error) {
 		x.sendUnary("json", e)
 		return
 	}
-	if err := st.start(); err != nil && e == nil {
-		e = x.v.Fail(err)
-	}
+	st.start()
 	name := "end"
 	if e != nil {
 		name = "error"
@@ -63,21 +61,19 @@ func (x *exchange) serveEvents(e *yodel.Error) {
 }
 
 // start writes the header of the response, once.
-func (st *events) start() error {
+func (st *events) start() {
 	if st.begun {
-		return nil
+		return
 	}
 	st.begun = true
 	h := st.w.Header()
 	h["Content-Type"], h["Cache-Control"] = []string{"text/event-stream"}, []string{"no-store"}
-	return st.setHeader("", st.v.Call().Header())
+	st.setHeader("", st.v.Call().Header())
 }
 
 // SendHeader sends the header of the response at once.
 func (st *events) SendHeader() error {
-	if err := st.start(); err != nil {
-		return err
-	}
+	st.start()
 	return st.control.Flush()
 }
 
@@ -87,9 +83,7 @@ var lines = strings.NewReplacer("\r\n", "\ndata: ", "\r", "\ndata: ", "\n", "\nd
 
 // Send implements yodel.Messages.
 func (st *events) Send(ctx context.Context, body []byte, _ bool) error {
-	if err := st.start(); err != nil {
-		return err
-	}
+	st.start()
 	defer st.until(ctx, st.control.SetWriteDeadline)()
 	_, err := fmt.Fprintf(st.w, "data: %s\n\n", lines.Replace(string(body)))
 	if err == nil {

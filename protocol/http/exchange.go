@@ -17,6 +17,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
+	"github.com/yodel-rpc/yodel/protocol/internal/metakeys"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
 
@@ -27,6 +28,7 @@ type exchange struct {
 	r       *std.Request
 	control *std.ResponseController
 	session *yodel.Session
+	family  *httpwire.Family // of the headers
 	limits  yodel.Limits
 	most    int // the size of the largest message of the request, in bytes
 
@@ -47,7 +49,8 @@ type exchange struct {
 }
 
 func newExchange(c *router, w std.ResponseWriter, r *std.Request) *exchange {
-	x := &exchange{router: c, w: w, r: r, control: std.NewResponseController(w), session: c.session, limits: c.session.Limits()}
+	x := &exchange{router: c, w: w, r: r, control: std.NewResponseController(w), session: c.session, family: httpwire.Connect}
+	x.limits = x.session.Limits()
 	x.body.ReadCloser, r.Body = r.Body, &x.body
 	x.most, x.source = x.limits.MaxMessage, x.readBody
 	if n := c.protocol.opts.MaxRequest; n > 0 {
@@ -65,7 +68,10 @@ func (x *exchange) begin(codec yodel.Codec) *yodel.Error {
 // beginMethod is begin for a method that the path does not name.
 func (x *exchange) beginMethod(method string, codec yodel.Codec) *yodel.Error {
 	call := x.start(method, codec)
-	call.Metadata = httpwire.Metadata(x.r.Header)
+	call.Metadata = x.family.Metadata(x.r.Header)
+	if x.family == httpwire.GRPC && x.r.Host != "" {
+		call.Metadata[":authority"] = x.r.Host // as in grpc-go
+	}
 	httpwire.Options(x.r.Header, call)
 	return x.bound(call)
 }
@@ -95,12 +101,15 @@ var errMetadata = errors.New("the metadata exceeds the limits")
 
 // fits returns nil if metadata is within the limits.
 func (x *exchange) fits(md yodel.Metadata) error {
-	if n := x.limits.MaxPairs; len(md) > n {
-		return fmt.Errorf("has %d pairs, the limit is %d", len(md), n)
-	}
-	size := 0
+	size, pairs := 0, len(md)
 	for key, value := range md {
 		size += len(key) + len(value)
+		if key == "user-agent" || key == ":authority" { // each request has them
+			pairs--
+		}
+	}
+	if n := x.limits.MaxPairs; pairs > n {
+		return fmt.Errorf("has %d pairs, the limit is %d", pairs, n)
 	}
 	if n := x.limits.MaxMetadata; size > n {
 		return fmt.Errorf("has %d bytes, the limit is %d", size, n)
@@ -455,22 +464,17 @@ func (x *exchange) forget() {
 }
 
 // setHeader adds metadata of the reply to the header of the response.
-func (x *exchange) setHeader(prefix string, md yodel.Metadata) error {
-	return x.setMetadata(x.w.Header(), prefix, md)
+func (x *exchange) setHeader(prefix string, md yodel.Metadata) {
+	x.setMetadata(x.v, x.w.Header(), prefix, md)
 }
 
-// setMetadata adds metadata of the reply to h.
-func (x *exchange) setMetadata(h std.Header, prefix string, md yodel.Metadata) error {
-	if err := x.fits(md); err != nil {
-		return fmt.Errorf("the reply cannot be sent: its metadata %w", err)
+// setMetadata adds metadata of the reply to a call to h. It leaves out what the protocol cannot
+// carry.
+func (x *exchange) setMetadata(v *yodel.Served, h std.Header, prefix string, md yodel.Metadata) {
+	x.family.Set(h, prefix, metakeys.Within(v, md, x.limits), v.LeftOut)
+	if name := std.CanonicalHeaderKey(prefix + "set-cookie"); len(h[name]) == 1 {
+		h[name] = cookiesOf(h[name][0])
 	}
-	if err := httpwire.SetMetadata(h, prefix, md); err != nil {
-		return fmt.Errorf("the reply cannot be sent: %w", err)
-	}
-	if cookies := md["set-cookie"]; cookies != "" {
-		h[std.CanonicalHeaderKey(prefix+"set-cookie")] = cookiesOf(cookies)
-	}
-	return nil
 }
 
 // cookie is the beginning of a cookie behind another one, in a list that commas separate. Within a

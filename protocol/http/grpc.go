@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	std "net/http"
+	"strconv"
 	"strings"
 
 	"github.com/yodel-rpc/yodel"
@@ -138,9 +139,7 @@ func (x *exchange) serveCall(k kind, in io.Reader, out io.Writer, web bool) {
 // commit it (gRFC A6).
 func (st *stream) endGRPC(e *yodel.Error, web bool) {
 	if call := st.v.Call(); web || len(call.Header()) > 0 {
-		if err := st.start(); err != nil && e == nil {
-			e = st.v.Fail(err)
-		}
+		st.start()
 	}
 	prefix, h := std.TrailerPrefix, st.w.Header()
 	switch {
@@ -150,13 +149,11 @@ func (st *stream) endGRPC(e *yodel.Error, web bool) {
 		prefix = "" // without trailers and without a body, net/http sends one frame
 		st.describe()
 	}
-	if err := st.setMetadata(h, prefix, st.v.Call().Trailer); err != nil && e == nil {
-		e = st.v.Fail(err)
-	}
+	st.setMetadata(st.v, h, prefix, st.v.Call().Trailer)
 	if e == nil {
 		h[prefix+"Grpc-Status"] = []string{"0"}
 	} else {
-		h[prefix+"Grpc-Status"] = []string{fmt.Sprint(uint8(e.Code))}
+		h[prefix+"Grpc-Status"] = []string{strconv.Itoa(int(e.Code))}
 		h[prefix+"Grpc-Message"] = []string{httpwire.EscapeMessage(e.Message)}
 		if len(e.Details) > 0 {
 			h[prefix+"Grpc-Status-Details-Bin"] = []string{base64.RawStdEncoding.EncodeToString(httpwire.AppendStatus(nil, e))}

@@ -25,8 +25,9 @@
 // with several arguments takes a JSON array of them, and returns an array of its results unless it
 // has exactly one.
 //
-// Headers are the metadata of a call, except for those of HTTP and of the protocols. Metadata keys
-// that end in "-bin" have base64 values, as in gRPC. Attachments cannot be carried: a method that
+// Headers are the metadata of a call, except for those of one hop of HTTP and of the protocols.
+// Metadata keys that end in "-bin" have base64 values, as in gRPC. A reply is sent without metadata
+// that HTTP cannot carry: see yodel.Served.LeftOut. Attachments cannot be carried: a method that
 // sets Call.ReplyAttachment fails. Calls pass through the server's middleware and observers, and
 // its limits and statistics include them.
 package http

@@ -101,6 +101,24 @@ func TestGet(t *testing.T) {
 	})
 }
 
+// Codes that gRPC does not have arrive as they were sent. Their HTTP status is 500, as in Connect.
+func TestCodesWithoutNames(t *testing.T) {
+	both(t, func(t *testing.T, h2 bool) {
+		s, c := newSite(t, rpc, yodel.ServerOptions{}), client(t, h2)
+		must(t, s.HandleCall("Test.Code", func(context.Context, *yodel.Call) error { return yodel.Errorf(1001, "ours") }))
+		s.post(c, "/Test/Code", "{}").is(t, 500, `{"code":"code_1001","message":"ours"}`)
+		s.post(c, "/Test/Code", "{}", "Connect-Protocol-Version", "1").is(t, 500, `{"code":"code_1001","message":"ours"}`)
+		if r := s.do(c, "POST", "/Test/Code", "\x00\x00\x00\x00\x02{}", "Content-Type", "application/connect+json"); !strings.Contains(r.body, `"code":"code_1001"`) {
+			t.Errorf("a stream: got %d %q", r.StatusCode, r.body)
+		}
+		if r := s.do(c, "POST", "/Test/Code", "\x00\x00\x00\x00\x02{}", "Content-Type", "application/grpc-web+json"); !strings.Contains(r.body, "grpc-status: 1001\r\n") {
+			t.Errorf("gRPC-Web: got %d %q", r.StatusCode, r.body)
+		}
+		s.post(c, "/rpc", `{"jsonrpc":"2.0","id":1,"method":"Test.Code"}`).is(t, 200,
+			`{"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"ours","data":{"code":"code_1001"}}}`)
+	})
+}
+
 func TestStatus(t *testing.T) {
 	both(t, func(t *testing.T, h2 bool) {
 		s, c := newSite(t, nil, yodel.ServerOptions{}), client(t, h2)

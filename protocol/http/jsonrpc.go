@@ -11,6 +11,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
 	"github.com/yodel-rpc/yodel/protocol/internal/jsonrpc"
+	"github.com/yodel-rpc/yodel/protocol/internal/metakeys"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
 
@@ -31,7 +32,7 @@ func (x *exchange) serveJSONRPC() {
 		x.reject(std.StatusUnsupportedMediaType, "application/json", "JSON-RPC needs the content type application/json, without compression")
 		return
 	}
-	md := httpwire.Metadata(x.r.Header)
+	md := x.family.Metadata(x.r.Header)
 	if rpcx {
 		if err := addRPCX(md, x.r.Header); err != nil {
 			x.reject(std.StatusBadRequest, "", "the header X-RPCX-Meta is malformed")
@@ -103,16 +104,14 @@ func (x *exchange) do(message []byte, md yodel.Metadata, deadline time.Time) (re
 			httpwire.Options(x.r.Header, call)
 		},
 		Ran: func(v *yodel.Served) {
-			if batch || v.Call().OneWay {
-				return
-			}
 			call := v.Call()
-			err := x.setHeader("", call.Header())
-			if err == nil {
-				err = x.setHeader("Trailer-", call.Trailer)
-			}
-			if err != nil && v.Outcome() == nil {
-				_ = v.Fail(err) // the reply gets the error from v
+			switch {
+			case call.OneWay:
+			case batch:
+				metakeys.LeaveOut(v, "the replies of a batch have no metadata")
+			default:
+				x.setMetadata(v, x.w.Header(), "", call.Header())
+				x.setMetadata(v, x.w.Header(), "Trailer-", call.Trailer)
 			}
 		},
 	}

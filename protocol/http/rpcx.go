@@ -14,6 +14,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
+	"github.com/yodel-rpc/yodel/protocol/internal/metakeys"
 	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
 )
 
@@ -170,17 +171,13 @@ func (x *exchange) beginRPCX(q *rpcxRequest) *yodel.Error {
 
 // sendRPCX sends the outcome of a call.
 func (x *exchange) sendRPCX(q *rpcxRequest, e *yodel.Error) {
-	call, meta := x.v.Call(), make(url.Values)
-	for _, md := range []yodel.Metadata{call.Header(), call.Trailer} {
-		for key, value := range md {
-			if rpcxwire.Reserved(key) && e == nil {
-				e = x.v.Fail(fmt.Errorf("the metadata of the reply has the key %q, which is reserved in rpcx", key))
-			}
-			meta.Set(key, value)
-		}
-		if err := x.fits(md); err != nil && e == nil {
-			e = x.v.Fail(fmt.Errorf("the reply cannot be sent: its metadata %w", err))
-		}
+	meta := make(url.Values)
+	for _, pair := range metakeys.Pairs(x.v, x.limits, rpcxwire.Obstacle) {
+		meta.Set(pair[0], pair[1])
+	}
+	h := x.w.Header()
+	if e == nil || len(meta) > 0 {
+		h[rpcxMeta] = []string{meta.Encode()}
 	}
 	if e != nil {
 		status := std.StatusInternalServerError
@@ -190,8 +187,6 @@ func (x *exchange) sendRPCX(q *rpcxRequest, e *yodel.Error) {
 		x.refuseRPCX(status, rpcxwire.TextOf(x.session, x.v, q.path, q.method, q.serialize, e))
 		return
 	}
-	h := x.w.Header()
-	h[rpcxMeta] = []string{meta.Encode()}
 	h["Content-Type"] = []string{"text/plain; charset=utf-8"}
 	h["X-Content-Type-Options"] = []string{"nosniff"}
 	x.within(len(x.reply))

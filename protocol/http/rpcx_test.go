@@ -40,7 +40,12 @@ func TestGatewayOfRPCX(t *testing.T) {
 		return nil, yodel.Errorf(yodel.Unknown, "two\r\nlines\x00")
 	}))
 	must(t, s.Handle("Test.Reserve", func(ctx context.Context, in *text) (*text, error) {
-		yodel.CallFrom(ctx).Trailer = yodel.Metadata{"__AUTH": "x"}
+		call := yodel.CallFrom(ctx)
+		call.SetHeader(yodel.Metadata{"both": "1", "same": "s"})
+		call.Trailer = yodel.Metadata{"__AUTH": "x", "k": "v", "both": "2", "same": "s"}
+		if in.Text == "" {
+			return nil, yodel.Errorf(yodel.NotFound, "nothing")
+		}
 		return in, nil
 	}))
 	must(t, s.Handle("Test.Header", func(ctx context.Context, in *text) (*text, error) {
@@ -71,7 +76,18 @@ func TestGatewayOfRPCX(t *testing.T) {
 		}
 		s.do(c, std.MethodDelete, "/", hello, rpcxCall("Test", "Echo")...).is(t, 405, "calls of rpcx need the method POST, GET or PUT")
 		post(hello, rpcxCall("Test", "Lines")...).hasRPCX(t, 500, "", "two  lines")
-		post(hello, rpcxCall("Test", "Reserve")...).hasRPCX(t, 500, "", "reserved in rpcx")
+		before := s.Stats().LeftOut
+		r = post(hello, rpcxCall("Test", "Reserve")...)
+		if r.hasRPCX(t, 200, hello, ""); r.Header.Get("X-Rpcx-Meta") != "both=2&k=v&same=s" {
+			t.Errorf("the metadata is %q", r.Header.Get("X-Rpcx-Meta"))
+		}
+		r = post("{}", rpcxCall("Test", "Reserve")...)
+		if r.hasRPCX(t, 500, "", "not_found: nothing"); r.Header.Get("X-Rpcx-Meta") != "both=2&k=v&same=s" {
+			t.Errorf("beside an error, the metadata is %q", r.Header.Get("X-Rpcx-Meta"))
+		}
+		if left := s.Stats().LeftOut - before; left != 4 {
+			t.Errorf("%d pairs were left out, want 4", left)
+		}
 		post(hello, rpcxCall("Test", "Fail")...).hasRPCX(t, 500, "", "failed_precondition: it failed: hello")
 		post(hello, rpcxCall("Test", "Nope")...).hasRPCX(t, 500, "", "rpcx: can't find method Nope")
 		post(hello, rpcxCall("Nope", "Echo")...).hasRPCX(t, 500, "", "rpcx: can't find service Nope")

@@ -33,6 +33,9 @@ type stream struct {
 // open begins a call whose messages come as envelopes from in and go to out. The caller must close
 // the stream. If open returns an error, the call must not be executed.
 func (x *exchange) open(k kind, in io.Reader, out io.Writer) (*stream, *yodel.Error) {
+	if k.serve != nil && k.title != "Connect" {
+		x.family = httpwire.GRPC
+	}
 	plain, e := x.negotiate(x.r.Header.Get(k.encoding), x.r.Header.Get(k.accept))
 	codec := x.session.Codec(k.codec)
 	if refused := x.begin(codec); e == nil {
@@ -105,20 +108,17 @@ func (st *stream) fullDuplex() {
 }
 
 // start sets the header of the response, once.
-func (st *stream) start() error {
+func (st *stream) start() {
 	if st.begun {
-		return nil
+		return
 	}
 	st.fullDuplex()
 	st.describe()
 	if st.compressor != nil {
 		st.w.Header()[st.kind.encoding] = []string{st.encoding()}
 	}
-	if err := st.setHeader("", st.v.Call().Header()); err != nil {
-		return err
-	}
+	st.setHeader("", st.v.Call().Header())
 	st.begun = true
-	return nil
 }
 
 // describe sets the content type of the response, and the compressions of the server. Libraries of
@@ -140,17 +140,13 @@ func (st *stream) describe() {
 
 // SendHeader sends the header of the response at once.
 func (st *stream) SendHeader() error {
-	if err := st.start(); err != nil {
-		return err
-	}
+	st.start()
 	return st.control.Flush()
 }
 
 // Send implements yodel.Messages.
 func (st *stream) Send(ctx context.Context, body []byte, compressed bool) error {
-	if err := st.start(); err != nil {
-		return err
-	}
+	st.start()
 	defer st.until(ctx, st.control.SetWriteDeadline)()
 	var flags byte
 	if compressed {
@@ -321,9 +317,7 @@ func (st *stream) execute() *yodel.Error {
 	if e != nil || !replies {
 		return e
 	}
-	if err := st.start(); err != nil {
-		return v.Fail(err)
-	}
+	st.start()
 	st.allow(len(st.reply))
 	var flags byte
 	if st.packed {

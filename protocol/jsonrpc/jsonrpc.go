@@ -67,6 +67,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	core "github.com/yodel-rpc/yodel/protocol/internal/jsonrpc"
+	"github.com/yodel-rpc/yodel/protocol/internal/metakeys"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
 
@@ -101,7 +102,7 @@ func (protocol) Serve(ctx context.Context, s *yodel.Session) error {
 	limits := s.Limits()
 	c := &conn{
 		session: s,
-		server:  core.Server{Session: s, Wait: true, Version1: true},
+		server:  core.Server{Session: s, Wait: true, Version1: true, Ran: leaveOut},
 		reader:  core.Reader{Source: s.Reader, Limit: limits.MaxMessage + limits.MaxMetadata, Reserve: s.Reserve, Release: s.Release},
 		replies: pipelined.NewReplies(s),
 	}
@@ -111,6 +112,9 @@ func (protocol) Serve(ctx context.Context, s *yodel.Session) error {
 		}
 	}
 }
+
+// leaveOut leaves out the metadata of a reply.
+func leaveOut(v *yodel.Served) { metakeys.LeaveOut(v, "JSON-RPC has no metadata") }
 
 // A conn is the reading side of a connection.
 type conn struct {

@@ -12,6 +12,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/gobwire"
 	"github.com/yodel-rpc/yodel/protocol/internal/errortext"
+	"github.com/yodel-rpc/yodel/protocol/internal/metakeys"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
 
@@ -41,6 +42,7 @@ var invalid = struct{}{}
 
 // reply sends the outcome of a call: the error e, or else the reply.
 func (w *writer) reply(header *rpc.Request, v *yodel.Served, e *yodel.Error) {
+	metakeys.LeaveOut(v, "net/rpc has no metadata")
 	value := any(invalid)
 	if e == nil {
 		if value, e = v.Reply(); value == nil {

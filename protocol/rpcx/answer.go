@@ -4,10 +4,10 @@ package rpcx
 
 import (
 	"errors"
-	"fmt"
 	"reflect"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/metakeys"
 	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
 )
 
@@ -91,11 +91,7 @@ func (c *conn) beside(dst []byte, v *yodel.Served) (body []byte) {
 
 // send sends a frame with an outcome.
 func (c *conn) send(h *head, v *yodel.Served, body []byte, packed bool, e *yodel.Error) {
-	metadata, err := c.metadata(h, v, e)
-	if err != nil { // the metadata cannot be sent
-		e, body, packed = v.Fail(err), nil, false
-		metadata = errorMetadata(nil, rpcxwire.TextOf(c.session, v, h.path, h.method, h.serialize, e), e)
-	}
+	metadata := c.metadata(h, v, e)
 	reply := head{
 		version: h.version, flags: response | h.flags&(heartbeat|oneWay), serialize: h.serialize, seq: h.seq,
 		path: h.path, method: h.method, metadata: string(metadata), payload: len(body),
@@ -109,16 +105,13 @@ func (c *conn) send(h *head, v *yodel.Served, body []byte, packed bool, e *yodel
 	c.replies.Send(reply.append(nil), body)
 }
 
-// metadata returns the metadata of a reply.
-func (c *conn) metadata(h *head, v *yodel.Served, e *yodel.Error) ([]byte, error) {
-	var b []byte
+// metadata returns the metadata of a reply, without what rpcx cannot carry.
+func (c *conn) metadata(h *head, v *yodel.Served, e *yodel.Error) (b []byte) {
 	if e != nil {
 		b = errorMetadata(b, rpcxwire.TextOf(c.session, v, h.path, h.method, h.serialize, e), e)
 	}
-	first := len(b)
-	b, err := replyMetadata(b, v.Call())
-	if n := len(b) - first; err == nil && n > c.limits.MaxMetadata {
-		err = fmt.Errorf("the metadata of the reply has %d bytes, the server's limit is %d", n, c.limits.MaxMetadata)
+	for _, pair := range metakeys.Pairs(v, c.limits, rpcxwire.Obstacle) {
+		b = appendPair(b, pair[0], pair[1])
 	}
-	return b, err
+	return b
 }

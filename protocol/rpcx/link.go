@@ -213,7 +213,7 @@ func (l *link) metadata(h *head, call *yodel.Call) map[string]string {
 	}
 	var trailer yodel.Metadata
 	for key, value := range all {
-		if !rpcxwire.Reserved(key) {
+		if rpcxwire.Obstacle(key, "") == "" {
 			if trailer == nil {
 				trailer = make(yodel.Metadata, len(all))
 			}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/metakeys"
 	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
 )
 
@@ -42,8 +43,8 @@ func requestMetadata(ctx context.Context, call *yodel.Call, limits yodel.Limits)
 	for _, key := range slices.Sorted(maps.Keys(call.Metadata)) {
 		value := call.Metadata[key]
 		switch {
-		case rpcxwire.Reserved(key):
-			return "", notSent(yodel.InvalidArgument, "YDL2103", "%s: the metadata has the key %q, which is reserved in rpcx", call.Method, key)
+		case rpcxwire.Obstacle(key, value) != "":
+			return "", metakeys.Refused(call.Method, key, rpcxwire.Obstacle(key, value))
 		case key == rpcxwire.Authorization:
 			key = rpcxwire.KeyAuth
 		}
@@ -96,20 +97,6 @@ func timeLeft(ctx context.Context, call *yodel.Call) string {
 // notSent returns the error of a call that cannot be sent.
 func notSent(code yodel.Code, id, format string, args ...any) *yodel.Error {
 	return &yodel.Error{Code: code, ID: id, NotProcessed: true, Message: fmt.Sprintf(format, args...)}
-}
-
-// replyMetadata appends the metadata that a handler has set for its reply.
-func replyMetadata(b []byte, call *yodel.Call) ([]byte, error) {
-	header, trailer := call.Header(), call.Trailer
-	for _, md := range []yodel.Metadata{header, trailer} {
-		for key, value := range md {
-			if rpcxwire.Reserved(key) {
-				return nil, fmt.Errorf("the metadata of the reply has the key %q, which is reserved in rpcx", key)
-			}
-			b = appendPair(b, key, value)
-		}
-	}
-	return b, nil
 }
 
 // errorMetadata appends the metadata of an error. The text alone says all of an error that has only

@@ -30,8 +30,8 @@
 // and yodel-explain. Programs that do not use yodel can set all of these. Keys that have a meaning
 // in rpcx are reserved, and so are all keys that begin with "yodel-" except those of middleware in
 // this repository, such as "yodel-fallback". A call of a yodel client that has a reserved key in
-// its Metadata fails before it is sent, and a handler's reply with one fails. A request may have
-// any key: the server takes a key that it does not know as metadata.
+// its Metadata fails before it is sent. A reply is sent without it: see yodel.Served.LeftOut. A
+// request may have any key: the server takes a key that it does not know as metadata.
 //
 // # Errors
 //

@@ -74,7 +74,6 @@ func TestErrors(t *testing.T) {
 		{"Arith.Mul", `{"A":"x"}`, 0, map[string]string{rpcxwire.KeyError: "invalid_argument: Arith.Mul: the request does not fit", rpcxwire.KeyErrorCode: "invalid_argument", rpcxwire.KeyErrorID: "YDL2101", rpcxwire.KeyNotProcessed: "1"}, ""},
 		{"Arith.Mul", strings.Repeat("x", 1<<10+1), 0, map[string]string{rpcxwire.KeyError: "resource_exhausted: Arith.Mul: the request has 1025 bytes", rpcxwire.KeyErrorCode: "resource_exhausted", rpcxwire.KeyErrorID: "YDL2201", rpcxwire.KeyNotProcessed: "1"}, ""},
 		{"Arith.Mul", "x", gzipped, map[string]string{rpcxwire.KeyError: `unimplemented: Arith.Mul: this server does not have the compressor "gzip" [YDL2004]`, rpcxwire.KeyErrorCode: "unimplemented", rpcxwire.KeyErrorID: "YDL2004", rpcxwire.KeyNotProcessed: "1"}, ""},
-		{"Arith.Reserve", `{}`, 0, map[string]string{rpcxwire.KeyError: `internal: Arith.Reserve: the metadata of the reply has the key "__rpcx_error__"`, rpcxwire.KeyErrorCode: "internal", rpcxwire.KeyErrorID: "YDL2104"}, ""},
 		{"Arith.Attach", `{}`, 0, map[string]string{rpcxwire.KeyError: `internal: Arith.Attach: the reply has an attachment, which rpcx cannot carry`, rpcxwire.KeyErrorCode: "internal", rpcxwire.KeyErrorID: "YDL2104"}, `{"C":0}`},
 		{"Arith.Two", `{}`, 0, map[string]string{rpcxwire.KeyError: "invalid_argument: Arith.Two: the method is", rpcxwire.KeyErrorCode: "invalid_argument", rpcxwire.KeyErrorID: "YDL2005", rpcxwire.KeyNotProcessed: "1"}, ""},
 		{"Arith.Count", `{}`, 0, map[string]string{rpcxwire.KeyError: "invalid_argument: Arith.Count: the method is a feed", rpcxwire.KeyErrorCode: "invalid_argument", rpcxwire.KeyErrorID: "YDL2006", rpcxwire.KeyNotProcessed: "1"}, ""},
@@ -92,6 +91,16 @@ func TestErrors(t *testing.T) {
 		if h.flags != response|failed || !maps.Equal(metadata, test.want) || body != test.reply {
 			t.Errorf("%s: got %+v, %q, %q, want %q, %q", test.method, h, metadata, body, test.want, test.reply)
 		}
+	}
+}
+
+// A reply is sent without the metadata that rpcx reserves.
+func TestReservedMetadataIsLeftOut(t *testing.T) {
+	s := serve(t, yodel.ServerOptions{})
+	c := dial(t, s.addr)
+	c.send(head{serialize: 1, path: "Arith", method: "Reserve"}, `{}`)
+	if h, metadata, body := c.read(); h.flags != response || len(metadata) != 0 || body != `{"C":0}` || s.Stats().LeftOut != 1 {
+		t.Errorf("got %+v, %q, %q, and %d pairs were left out", h, metadata, body, s.Stats().LeftOut)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/thriftwire"
+	"github.com/yodel-rpc/yodel/protocol/internal/metakeys"
 )
 
 // A call is a request that is executed and answered.
@@ -103,6 +104,7 @@ func (c *call) reply() {
 			c.answer(nil, c.Fail(errors.New("the reply could not be encoded")))
 		}
 	}()
+	metakeys.LeaveOut(c.Served, "Thrift has no metadata")
 	e := c.Outcome()
 	var result []byte
 	if e == nil {

@@ -90,7 +90,9 @@ func (s *Scratch) addMetadata(md yodel.Metadata, vary []string) {
 	}
 	s.names = s.names[:0]
 	for name := range md {
-		s.names = append(s.names, name)
+		if name != "user-agent" && name != ":authority" { // they say how a client reached this server
+			s.names = append(s.names, name)
+		}
 	}
 	slices.Sort(s.names)
 	s.Key = binary.AppendUvarint(s.Key, uint64(len(s.names)))

@@ -18,6 +18,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
+	"github.com/yodel-rpc/yodel/protocol/internal/metakeys"
 )
 
 // An exchange is one attempt of a call: an HTTP request and its response.
@@ -36,7 +37,7 @@ func unsendable(call *yodel.Call, format string, args ...any) error {
 }
 
 // newExchange returns an exchange with the headers of a call.
-func (l *Link) newExchange(ctx context.Context, call *yodel.Call) (*exchange, error) {
+func (l *Link) newExchange(ctx context.Context, call *yodel.Call, family *httpwire.Family) (*exchange, error) {
 	x := &exchange{link: l, ctx: ctx, call: call, header: make(http.Header)}
 	codec := call.Encoding()
 	_, several := call.Args.(yodel.Values)
@@ -57,8 +58,14 @@ func (l *Link) newExchange(ctx context.Context, call *yodel.Call) (*exchange, er
 			return nil, unsendable(call, "HTTP has no name for the compressor %q", c.Name())
 		}
 	}
-	if err := httpwire.SetMetadata(x.header, "", call.Metadata); err != nil {
-		return nil, &yodel.Error{Code: yodel.InvalidArgument, ID: "YDL2203", NotProcessed: true, Message: call.Method + ": " + err.Error()}
+	var refused error
+	family.Set(x.header, "", call.Metadata, func(key, why string) {
+		if refused == nil {
+			refused = metakeys.Refused(call.Method, key, why)
+		}
+	})
+	if refused != nil {
+		return nil, refused
 	}
 	httpwire.SetOptions(x.header, call, call.Attempt-1) // Attempt counts this one
 	x.header["User-Agent"] = []string{l.agent}
@@ -110,6 +117,8 @@ func (x *exchange) send(method string, at *url.URL, body io.Reader) (*http.Respo
 type Envelopes struct {
 	// Media is the content type without the codec, for example "application/grpc".
 	Media string
+	// Family says which headers are metadata.
+	Family *httpwire.Family
 	// Encoding and Accept are the headers of the compression of the request, and of the
 	// compressions that the client understands.
 	Encoding, Accept string
@@ -132,7 +141,7 @@ type Envelopes struct {
 func (l *Link) Do(ctx context.Context, call *yodel.Call, p *Envelopes) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	x, err := l.newExchange(ctx, call)
+	x, err := l.newExchange(ctx, call, p.Family)
 	if err != nil {
 		return err
 	}
@@ -377,7 +386,7 @@ func (v *conversation) open() error {
 		return v.failure
 	}
 	if h.Get(v.protocol.Status) == "" { // otherwise the metadata is the trailer: see Outcome
-		if md := httpwire.Metadata(h); len(md) > 0 {
+		if md := v.protocol.Family.Metadata(h); len(md) > 0 {
 			v.call.SetHeader(md)
 		}
 	}

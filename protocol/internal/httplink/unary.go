@@ -23,7 +23,7 @@ import (
 func (l *Link) DoUnary(ctx context.Context, call *yodel.Call, get bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	x, err := l.newExchange(ctx, call)
+	x, err := l.newExchange(ctx, call, httpwire.Connect)
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (x *exchange) sendUnary(args []byte, compressed, get bool) (*http.Response,
 // takeUnary reads the response.
 func (x *exchange) takeUnary(response *http.Response) error {
 	h, call := response.Header, x.call
-	header := httpwire.Metadata(h)
+	header := httpwire.Connect.Metadata(h)
 	for key := range header {
 		if strings.HasPrefix(key, trailerPrefix) {
 			delete(header, key)
@@ -81,7 +81,7 @@ func (x *exchange) takeUnary(response *http.Response) error {
 	if len(header) > 0 {
 		call.SetHeader(header)
 	}
-	if trailer := httpwire.Prefixed(h, trailerPrefix); len(trailer) > 0 {
+	if trailer := httpwire.Connect.Prefixed(h, trailerPrefix); len(trailer) > 0 {
 		call.Trailer = trailer
 	}
 	body, err := x.readAll(response.Body)

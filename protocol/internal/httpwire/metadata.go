@@ -7,9 +7,9 @@ package httpwire
 
 import (
 	"encoding/base64"
-	"errors"
-	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -52,35 +52,61 @@ func Caller(userAgent string) string {
 // UserAgent returns the User-Agent of a client with a name. Caller returns the name.
 func UserAgent(name string) string { return strings.TrimSpace(name + " yodel") }
 
-// hopHeaders are headers of HTTP itself, which are not metadata.
-var hopHeaders = map[string]bool{
-	"connection": true, "host": true, "keep-alive": true, "proxy-connection": true, "te": true, "trailer": true,
-	"transfer-encoding": true, "upgrade": true, "user-agent": true, "http2-settings": true, "accept": true, "date": true,
+// A Family is a set of protocols over HTTP whose headers carry the same metadata.
+type Family struct {
+	// own reports whether a name, in lower case, has a meaning in the protocols. Such headers are
+	// not metadata.
+	own func(name string) bool
+	hop map[string]bool // names of the family beside those in hop
 }
 
-// reserved reports whether a header, in lower case, belongs to HTTP or to a protocol over it.
-func reserved(key string) bool {
-	return hopHeaders[key] || strings.HasPrefix(key, "content-") || strings.HasPrefix(key, "grpc-") ||
-		strings.HasPrefix(key, "connect-") || strings.HasPrefix(key, "accept-") || strings.HasPrefix(key, ":") || metakeys.Reserved(key)
+var (
+	// GRPC is gRPC and gRPC-Web. As in grpc-go, all names are metadata but those that the protocol
+	// defines.
+	GRPC = &Family{own: isOfGRPC}
+	// Connect is Connect and JSON over HTTP, also JSON-RPC.
+	Connect = &Family{own: isOfConnect, hop: map[string]bool{"accept-encoding": true, "content-encoding": true, "date": true}}
+)
+
+// hop has the headers about one connection or one message of HTTP. Each side sets its own. So they
+// are not metadata, and a program may pass on what it has received: they are dropped.
+var hop = map[string]bool{
+	"connection": true, "content-length": true, "content-type": true, "host": true, "http2-settings": true, "keep-alive": true,
+	"proxy-connection": true, "te": true, "trailer": true, "transfer-encoding": true, "upgrade": true,
+}
+
+// grpcNames are the headers of gRPC. Those for attempts and for pushback are not among them, as in
+// grpc-go: handlers read and set them.
+var grpcNames = map[string]bool{
+	"grpc-accept-encoding": true, "grpc-encoding": true, "grpc-message": true, "grpc-message-type": true, "grpc-status": true,
+	"grpc-status-details-bin": true, "grpc-timeout": true,
+}
+
+func isOfGRPC(name string) bool { return grpcNames[name] || metakeys.Reserved(name) }
+
+func isOfConnect(name string) bool {
+	return strings.HasPrefix(name, "connect-") || strings.HasPrefix(name, "grpc-") || metakeys.Reserved(name)
+}
+
+// isHop reports whether a header, in lower case, is about one hop.
+func (f *Family) isHop(name string) bool {
+	return hop[name] || f.hop[name] || strings.HasPrefix(name, ":")
 }
 
 // IsBinary reports whether the values of a metadata key are base64 in HTTP, and any bytes in
 // Metadata.
 func IsBinary(key string) bool { return strings.HasSuffix(key, "-bin") }
 
-// Metadata returns the metadata in h: all headers but those of HTTP and of protocols over it. Keys
-// are in lower case. Several values of a key are joined with ", ". A key that ends in "-bin" has
-// base64 text, as it was sent.
-func Metadata(h http.Header) yodel.Metadata { return prefixed(h, "") }
+// Metadata returns the metadata in h. Keys are in lower case. Several values of a key are joined
+// with ", ". A key that ends in "-bin" has base64 text, as it was sent.
+func (f *Family) Metadata(h http.Header) yodel.Metadata { return f.Prefixed(h, "") }
 
 // Prefixed is Metadata for the headers that begin with a prefix, which it removes.
-func Prefixed(h http.Header, prefix string) yodel.Metadata { return prefixed(h, prefix) }
-
-func prefixed(h http.Header, prefix string) yodel.Metadata {
+func (f *Family) Prefixed(h http.Header, prefix string) yodel.Metadata {
 	md := make(yodel.Metadata, len(h))
 	for name, values := range h {
 		key, ok := strings.CutPrefix(strings.ToLower(name), prefix)
-		if !ok || reserved(key) {
+		if !ok || f.isHop(key) || f.own(key) {
 			continue
 		}
 		md[key] = strings.Join(values, ", ")
@@ -88,53 +114,101 @@ func prefixed(h http.Header, prefix string) yodel.Metadata {
 	return md
 }
 
-// SetMetadata adds metadata to h, with a prefix before each key. Each value of a "-bin" key gets a
-// header of its own. If HTTP cannot carry a key or a value, SetMetadata fails and adds nothing.
-func SetMetadata(h http.Header, prefix string, md yodel.Metadata) error {
-	for key, value := range md {
-		if err := check(key, value); err != nil {
-			return err
+// Set adds metadata to h, with a prefix before each key. It drops the headers of a hop. It calls
+// leave for any other pair that the protocols cannot carry, with the reason. Keys become lower
+// case. Each value of a "-bin" key gets a header of its own, and becomes base64 if it is not.
+func (f *Family) Set(h http.Header, prefix string, md yodel.Metadata, leave func(key, why string)) {
+	for key, value := range lowered(md) {
+		if f.isHop(key) || key == "user-agent" {
+			continue
 		}
-	}
-	for key, value := range md {
-		values := []string{value}
+		why := f.obstacle(key)
+		values := []string{strings.Trim(value, " \t")}
 		if IsBinary(key) { // clients of gRPC take a comma for a part of the base64
-			values = strings.Split(strings.ReplaceAll(value, " ", ""), ",")
+			values = encodings(value)
+		} else if why == "" && !printable(values[0]) {
+			why = "the value has other characters than printable ASCII: a key that ends in -bin takes any bytes in base64"
 		}
-		h[http.CanonicalHeaderKey(prefix+key)] = values
+		if why != "" {
+			leave(key, why)
+			continue
+		}
+		name := http.CanonicalHeaderKey(prefix + key)
+		if name == "Vary" { // the server's own values remain, for caches
+			values = append(h[name], values...)
+		}
+		h[name] = values
 	}
-	return nil
 }
 
-// check returns why HTTP cannot carry a pair of metadata, or nil.
-func check(key, value string) error {
-	if key == "" {
-		return errors.New("metadata with an empty key cannot be a header")
+// obstacle returns why a key in lower case cannot be a header of the protocols, or "".
+func (f *Family) obstacle(key string) string {
+	switch {
+	case key == "":
+		return "the key is empty"
+	case f.own(key):
+		return "the protocol has a header of this name"
 	}
 	for _, c := range []byte(key) {
 		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' && c != '_' && c != '.' {
-			return fmt.Errorf("the metadata key %.40q cannot be a header: it has other characters than a-z, 0-9, '-', '_' and '.'", key)
+			return "the key has other characters than letters of ASCII, digits, '-', '_' and '.'"
 		}
 	}
-	if reserved(key) {
-		return fmt.Errorf("the metadata key %.40q belongs to the protocol", key)
-	}
+	return ""
+}
+
+func printable(value string) bool {
 	for _, c := range []byte(value) {
 		if c < ' ' || c > '~' {
-			return fmt.Errorf("the metadata value of %.40q cannot be a header: it may have printable ASCII characters", key)
+			return false
 		}
 	}
-	if value != strings.TrimSpace(value) {
-		return fmt.Errorf("the metadata value of %.40q cannot be a header: it begins or ends with a space", key)
-	}
-	if IsBinary(key) {
-		for part := range strings.SplitSeq(value, ",") {
-			if _, err := Binary(part); err != nil {
-				return fmt.Errorf("the metadata key %.40q ends in -bin, and its value is not base64", key)
-			}
+	return true
+}
+
+// encodings returns the values of a "-bin" key: those in a list of base64, or else one that is the
+// encoding of value.
+func encodings(value string) []string {
+	values := strings.Split(strings.ReplaceAll(value, " ", ""), ",")
+	for _, one := range values {
+		if _, err := Binary(one); err != nil {
+			return []string{base64.RawStdEncoding.EncodeToString([]byte(value))}
 		}
 	}
-	return nil
+	return values
+}
+
+// lowered returns md with keys in lower case. The values of keys that become equal are joined, in
+// the order of the keys.
+func lowered(md yodel.Metadata) yodel.Metadata {
+	lower := true
+	for key := range md {
+		lower = lower && key == asciiLower(key)
+	}
+	if lower {
+		return md
+	}
+	out := make(yodel.Metadata, len(md))
+	for _, key := range slices.Sorted(maps.Keys(md)) {
+		name := asciiLower(key)
+		if before, is := out[name]; is {
+			out[name] = before + ", " + md[key]
+		} else {
+			out[name] = md[key]
+		}
+	}
+	return out
+}
+
+// asciiLower returns key with the letters of ASCII in lower case. Others remain, because no header
+// has them.
+func asciiLower(key string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'A' && r <= 'Z' {
+			return r + 'a' - 'A'
+		}
+		return r
+	}, key)
 }
 
 // Binary decodes one base64 value of a "-bin" key, with padding or without it.
@@ -190,6 +264,7 @@ func SetOptions(h http.Header, call *yodel.Call, attempt int) {
 			h[key] = []string{value}
 		}
 	}
+	delete(h, headerAttempts) // in the metadata, it is that of a call that the caller has received
 	parent, state, _ := strings.Cut(call.Trace, " ")
 	set(headerParent, parent)
 	set(headerState, state)

@@ -21,8 +21,12 @@ const (
 )
 
 // firstCode is the error code for the yodel.Code 0. The other codes follow downwards, as far as the
-// specification does not have codes of its own for them.
-const firstCode = -32000
+// specification does not have codes of its own for them. Codes over lastCode do not fit between
+// those of the specification: they have the error code of Unknown, and are in the data.
+const (
+	firstCode = -32000
+	lastCode  = 99
+)
 
 // Limits on the details of an error, as in yodel's own protocol, and on the text of an error.
 const (
@@ -56,6 +60,8 @@ func codeOf(e *yodel.Error) int {
 		return unknownMethod
 	case e.Code == yodel.Internal:
 		return internalError
+	case e.Code > lastCode:
+		return firstCode - int(yodel.Unknown)
 	}
 	return firstCode - int(e.Code)
 }
@@ -68,7 +74,7 @@ func objectOf(e *yodel.Error) errorObject {
 		data.Details = nil
 	}
 	data.NotProcessed = e.NotProcessed
-	if data.ID != "" || len(data.Details) > 0 || data.RetryAfterMs > 0 || data.NotProcessed {
+	if e.Code > yodel.Unauthenticated || data.ID != "" || len(data.Details) > 0 || data.RetryAfterMs > 0 || data.NotProcessed {
 		o.Data = &data
 	}
 	return o

@@ -48,14 +48,22 @@ const (
 	Authorization = "authorization" // the key of KeyAuth in yodel.Metadata
 )
 
-// Reserved reports whether a key is one that this package sets, so that a caller or a handler must
-// not set it. Most other keys with the prefix "yodel-" are reserved too.
-func Reserved(key string) bool {
+// reserved reports whether a key is one that this package sets, so that it is not metadata of a
+// caller or a handler. Most other keys with the prefix "yodel-" are reserved too.
+func reserved(key string) bool {
 	switch key {
 	case KeyAuth, KeyTimeout, KeyError, KeyAddress, KeyAttempt:
 		return true
 	}
 	return metakeys.Reserved(key)
+}
+
+// Obstacle returns why rpcx cannot carry metadata with a key, or "". A value can be any text.
+func Obstacle(key, _ string) string {
+	if reserved(key) {
+		return "the key is reserved in rpcx"
+	}
+	return ""
 }
 
 // Describe copies the metadata of a request, which has n pairs, to the fields of a call. A deadline
