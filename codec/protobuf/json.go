@@ -17,11 +17,15 @@ import (
 // replaces in ServerOptions.Codecs. It ignores unknown fields of messages.
 var JSON yodel.Codec = jsonCodec{}
 
-type jsonCodec struct{}
+// FullJSON is JSON that also encodes the fields of messages that are not set: numbers as 0, texts
+// as "", lists as [], messages as null. Grpc-gateway does that too.
+var FullJSON yodel.Codec = jsonCodec{protojson.MarshalOptions{EmitUnpopulated: true}}
+
+type jsonCodec struct{ options protojson.MarshalOptions }
 
 func (jsonCodec) Name() string { return "json" }
 
-func (jsonCodec) Append(dst []byte, v any) ([]byte, error) {
+func (c jsonCodec) Append(dst []byte, v any) ([]byte, error) {
 	m, ok := pointer(v).(proto.Message)
 	if !ok {
 		return yodel.JSON.Append(dst, v)
@@ -32,7 +36,7 @@ func (jsonCodec) Append(dst []byte, v any) ([]byte, error) {
 	if err := checkSize(v, proto.Size(m)); err != nil {
 		return nil, err
 	}
-	b, err := protojson.MarshalOptions{}.MarshalAppend(dst, m)
+	b, err := c.options.MarshalAppend(dst, m)
 	if err != nil {
 		return nil, fmt.Errorf("protobuf: encode %T as JSON: %w", v, err)
 	}

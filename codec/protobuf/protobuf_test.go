@@ -3,12 +3,14 @@
 package protobuf_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/typepb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/yodel-rpc/yodel"
@@ -143,4 +145,26 @@ func Example() {
 	err = protobuf.Codec.Decode(b, &m)
 	fmt.Println(m.GetValue(), err)
 	// Output: yodel <nil>
+}
+
+// FullJSON has the fields that are not set, and reads what JSON reads.
+func TestFullJSON(t *testing.T) {
+	for _, codec := range []yodel.Codec{protobuf.JSON, protobuf.FullJSON} {
+		b, err := codec.Append(nil, &typepb.Option{Name: "x"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var fields map[string]any
+		if err := json.Unmarshal(b, &fields); err != nil {
+			t.Fatal(err)
+		}
+		value, has := fields["value"]
+		if want := codec == protobuf.FullJSON; has != want || value != nil || fields["name"] != "x" || codec.Name() != "json" {
+			t.Errorf("%s: got %s", codec.Name(), b)
+		}
+		in := new(typepb.Option)
+		if err := codec.Decode([]byte(`{"name":"y","unknown":1}`), in); err != nil || in.GetName() != "y" {
+			t.Errorf("got %v, %v", in, err)
+		}
+	}
 }
