@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/yodel-rpc/yodel/internal/schema"
 )
@@ -36,6 +37,9 @@ func fieldsOf(in []reflect.Type, parameters map[string][]string) ([]byte, error)
 	}
 	root := new(node)
 	for name, values := range parameters {
+		if i := slices.IndexFunc(values, func(v string) bool { return !utf8.ValidString(v) }); i >= 0 || !utf8.ValidString(name) {
+			return nil, fmt.Errorf("the parameter %.100q is not UTF-8", name)
+		}
 		path := strings.Split(name, ".")
 		if len(path) > maxDepth {
 			return nil, fmt.Errorf("the parameter %.100q is nested too deep", name)

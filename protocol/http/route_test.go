@@ -91,6 +91,9 @@ func TestRoutes(t *testing.T) {
 		} {
 			s.do(c, "GET", "/v1/orders/5?"+query, "").fails(t, 400, yodel.InvalidArgument, says)
 		}
+		for _, path := range []string{"/v1/orders/a%ff", "/v1/orders/5?any=%c3", "/v1/orders/5?tags=a&tags=%ff", "/v1/orders/5?%ff=1", "/v1/orders/5?labels.%ff=1"} {
+			s.do(c, "GET", path, "").fails(t, 400, yodel.InvalidArgument, "not UTF-8")
+		}
 	})
 }
 
