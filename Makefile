@@ -26,7 +26,7 @@ GATE := $(CURDIR)/bin/gate
 # These need another system's server for nearly every test, and minutes to build. Without YODEL_REAL they are left out.
 SERVED := /(conformance/attacks|registry/etcd|registry/redis|registry/zookeeper|middleware/redis|examples/cluster)$$
 # The modules of these need those of other frameworks, and stand outside of the workspace.
-PEERS := conformance/connect conformance/dubbo conformance/grpc conformance/observe conformance/rpcx conformance/thrift
+PEERS := conformance/connect conformance/dubbo conformance/gateway conformance/grpc conformance/observe conformance/rpcx conformance/thrift
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -22,10 +23,19 @@ type binding struct {
 	method    protoreflect.MethodDescriptor
 	verb      string // of HTTP; "*" for any
 	template  template
-	wholeBody bool                         // the body has all fields that the path does not have
-	body      protoreflect.FieldDescriptor // the field that the body is, or nil
-	reply     protoreflect.FieldDescriptor // the field of the reply that is sent, or nil
-	unserved  *yodel.Error                 // why the method has no route, or nil
+	wholeBody bool                           // the body has all fields that the path does not have
+	body      []protoreflect.FieldDescriptor // leads to the field that the body is; nil for none
+	mask      protoreflect.FieldDescriptor   // names the fields of the body if the client does not; nil for none
+	reply     protoreflect.FieldDescriptor   // the field of the reply that is sent, or nil
+	unserved  *yodel.Error                   // why the method has no route, or nil
+}
+
+// field returns the field that the body is, or nil.
+func (b *binding) field() protoreflect.FieldDescriptor {
+	if b.body == nil {
+		return nil
+	}
+	return b.body[len(b.body)-1]
 }
 
 // Match implements http.Binding.
@@ -39,44 +49,47 @@ func (b *binding) Match(verb, path string) (values []string, ok bool) {
 var (
 	errBody  = errors.New("the method takes no body")
 	errQuery = errors.New("all fields are in the body, so there are no parameters")
-	errMap   = errors.New("maps and repeated messages cannot be parameters")
+	errMap   = errors.New("a map takes parameters such as name[key]=value")
+	errNoMap = errors.New("the field is not a map, so it has no keys")
 	errDots  = errors.New("a message cannot be a parameter, but its fields can, behind a dot")
 	errOne   = errors.New("the field takes one value")
 	errTwice = errors.New("the path or the body has the field already")
+	errAgain = errors.New("another parameter sets the same field")
 	errField = errors.New("the request has no such field")
 	errAlt   = errors.New("responses are JSON")
 )
-
-// An object is an object in JSON.
-type object map[string]json.RawMessage
 
 // Request implements http.Binding.
 func (b *binding) Request(values []string, query url.Values, body []byte) ([]byte, error) {
 	if b.unserved != nil {
 		return nil, b.unserved
 	}
-	fields := make(object)
 	body = bytes.TrimSpace(body)
-	switch {
-	case len(body) == 0:
-	case b.wholeBody:
-		if err := json.Unmarshal(body, &fields); err != nil || fields == nil {
-			return nil, fmt.Errorf("the body is not a JSON object: %w", err)
-		}
-	case b.body != nil:
-		fields[b.body.JSONName()] = body
-	case string(body) != "{}":
-		return nil, errBody
+	if whole, ok := b.wholeValue(body); ok && len(values) == 0 {
+		return whole, b.setParameters(nil, query)
 	}
-	for name, all := range query {
-		if err := b.setParameter(fields, name, all); err != nil {
-			return nil, fmt.Errorf("the parameter %.100q: %w", name, err)
+	fields, err := b.readBody(body)
+	if err != nil {
+		return nil, err
+	}
+	named, err := b.maskOf(body)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.setParameters(fields, query); err != nil {
+		return nil, err
+	}
+	if b.mask != nil && fields[b.mask.JSONName()] == nil {
+		mask, err := named.json()
+		if err != nil {
+			return nil, fmt.Errorf("the request needs the parameter %s: %w", b.mask.Name(), err)
 		}
+		fields[b.mask.JSONName()] = mask
 	}
 	for i, v := range b.template.variables {
-		value, err := literal(v.fields[len(v.fields)-1], values[i])
+		value, err := pathValue(v.fields[len(v.fields)-1], values[i])
 		if err == nil {
-			err = fields.set(v.fields, value)
+			err = fields.set(stepsOf(v.fields), value)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("the field %s in the path: %w", v.name, err)
@@ -85,12 +98,31 @@ func (b *binding) Request(values []string, query url.Values, body []byte) ([]byt
 	return json.Marshal(fields)
 }
 
+// pathValue returns the JSON of a value in the path. Commas separate the elements of a list.
+func pathValue(f protoreflect.FieldDescriptor, value string) (json.RawMessage, error) {
+	if !f.IsList() {
+		return literal(f, value)
+	}
+	return literals(f, strings.Split(value, ","))
+}
+
 // systemParameters are parameters that all methods of Google's APIs have. All of them may begin
 // with "$", which no field does.
 var systemParameters = map[string]bool{"alt": true, "fields": true, "key": true, "prettyPrint": true, "quotaUser": true}
 
-// setParameter sets the field of a parameter.
-func (b *binding) setParameter(fields object, name string, values []string) error {
+// setParameters sets the fields of all parameters. With a whole body, there are none.
+func (b *binding) setParameters(fields object, query url.Values) error {
+	set := make(map[string]bool)
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		if err := b.setParameter(fields, set, name, query[name]); err != nil {
+			return fmt.Errorf("the parameter %.100q: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// setParameter sets the field of a parameter, and adds it to set.
+func (b *binding) setParameter(fields object, set map[string]bool, name string, values []string) error {
 	if plain, marked := strings.CutPrefix(name, "$"); marked || systemParameters[name] && fieldOf(b.method.Input(), name) == nil {
 		if plain == "alt" && !strings.HasPrefix(values[0], "json") {
 			return errAlt
@@ -100,67 +132,57 @@ func (b *binding) setParameter(fields object, name string, values []string) erro
 	if b.wholeBody {
 		return errQuery
 	}
-	path, err := fieldsAt(b.method.Input(), name)
+	field, key, keyed := name, "", false
+	if i := strings.LastIndexByte(name, '['); i >= 0 && strings.HasSuffix(name, "]") {
+		field, key, keyed = name[:i], name[i+1:len(name)-1], true
+	}
+	path, err := fieldsAt(b.method.Input(), field)
 	if err != nil {
 		return err
 	}
 	same := func(v variable) bool { return slices.Equal(v.fields, path) }
-	if path[0] == b.body || slices.ContainsFunc(b.template.variables, same) {
+	if b.body != nil && len(path) >= len(b.body) && slices.Equal(path[:len(b.body)], b.body) || slices.ContainsFunc(b.template.variables, same) {
 		return errTwice
 	}
-	last := path[len(path)-1]
-	switch {
-	case last.IsMap() || last.IsList() && !isScalar(last):
-		return errMap
-	case !isScalar(last):
-		return errDots
-	case !last.IsList() && len(values) != 1:
-		return errOne
-	}
-	all := make([]json.RawMessage, len(values))
-	for i, value := range values {
-		if all[i], err = literal(last, value); err != nil {
-			return err
-		}
-	}
-	if !last.IsList() {
-		return fields.set(path, all[0])
-	}
-	list, err := json.Marshal(all)
+	value, steps, err := parameter(path, key, keyed, values)
 	if err != nil {
 		return err
 	}
-	return fields.set(path, list)
+	id := steps.String()
+	if set[id] {
+		return errAgain
+	}
+	set[id] = true
+	return fields.set(steps, value)
 }
 
-// set sets the field at a path. It replaces a field of the same name.
-func (o object) set(path []protoreflect.FieldDescriptor, value json.RawMessage) error {
-	name, other := path[0].JSONName(), string(path[0].Name())
-	if len(path) > 1 {
-		inner := make(object)
-		old := o[name]
-		if old == nil {
-			old = o[other]
-		}
-		if old != nil {
-			if err := json.Unmarshal(old, &inner); err != nil {
-				return fmt.Errorf("%s in the body is not an object: %w", name, err)
-			}
-		}
-		if inner == nil { // it was null
-			inner = make(object)
-		}
-		err := inner.set(path[1:], value)
+// parameter returns the JSON of a parameter, and where it belongs.
+func parameter(path []protoreflect.FieldDescriptor, key string, keyed bool, values []string) (json.RawMessage, steps, error) {
+	last := path[len(path)-1]
+	at := stepsOf(path)
+	switch {
+	case keyed && !last.IsMap():
+		return nil, nil, errNoMap
+	case last.IsMap() && !keyed:
+		return nil, nil, errMap
+	case last.IsMap():
+		key, err := mapKey(last.MapKey(), key)
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
-		if value, err = json.Marshal(inner); err != nil {
-			return err
-		}
+		at, last = append(at, step{key, key}), last.MapValue()
 	}
-	delete(o, other)
-	o[name] = value
-	return nil
+	switch {
+	case !isScalar(last):
+		return nil, nil, errDots
+	case last.IsList():
+		list, err := literals(last, values)
+		return list, at, err
+	case len(values) != 1:
+		return nil, nil, errOne
+	}
+	value, err := literal(last, values[0])
+	return value, at, err
 }
 
 // Reply implements http.Binding.
@@ -169,7 +191,7 @@ func (b *binding) Reply() func(message []byte) ([]byte, error) {
 		return nil
 	}
 	return func(message []byte) ([]byte, error) {
-		fields := make(object)
+		var fields map[string]json.RawMessage
 		if err := json.Unmarshal(message, &fields); err != nil {
 			return nil, err
 		}
@@ -192,6 +214,11 @@ func zero(f protoreflect.FieldDescriptor) []byte {
 	case f.HasPresence():
 		return []byte("null")
 	}
+	return emptyScalar(f)
+}
+
+// emptyScalar returns the JSON of the default of a field that is not a message.
+func emptyScalar(f protoreflect.FieldDescriptor) []byte {
 	switch f.Kind() { //nolint:exhaustive // the others are numbers
 	case protoreflect.StringKind, protoreflect.BytesKind:
 		return []byte(`""`)
@@ -213,6 +240,10 @@ func zero(f protoreflect.FieldDescriptor) []byte {
 // maxDepth is how deep the fields of parameters may be nested.
 const maxDepth = 16
 
+// closedMessages are messages whose JSON does not have their fields. The codec would ignore such
+// fields.
+var closedMessages = map[protoreflect.FullName]bool{"google.protobuf.Any": true, "google.protobuf.ListValue": true}
+
 // fieldsAt returns the fields that a name such as "sub.subfield" names.
 func fieldsAt(m protoreflect.MessageDescriptor, name string) (path []protoreflect.FieldDescriptor, err error) {
 	for part := range strings.SplitSeq(name, ".") {
@@ -224,7 +255,7 @@ func fieldsAt(m protoreflect.MessageDescriptor, name string) (path []protoreflec
 			return nil, errField
 		}
 		path = append(path, f)
-		if m = nil; f.Message() != nil && !f.IsList() && !f.IsMap() && !isScalar(f) {
+		if m = nil; f.Message() != nil && !f.IsList() && !f.IsMap() && !isScalar(f) && !closedMessages[f.Message().FullName()] {
 			m = f.Message()
 		}
 	}
@@ -237,38 +268,4 @@ func fieldOf(m protoreflect.MessageDescriptor, name string) protoreflect.FieldDe
 		return f
 	}
 	return m.Fields().ByJSONName(name)
-}
-
-// scalarMessages are the messages that are one value in JSON. Those with true are not strings.
-var scalarMessages = map[protoreflect.FullName]bool{
-	"google.protobuf.Timestamp": false, "google.protobuf.Duration": false, "google.protobuf.FieldMask": false,
-	"google.protobuf.StringValue": false, "google.protobuf.BytesValue": false, "google.protobuf.DoubleValue": false, "google.protobuf.FloatValue": false,
-	"google.protobuf.Int32Value": false, "google.protobuf.Int64Value": false, "google.protobuf.UInt32Value": false, "google.protobuf.UInt64Value": false,
-	"google.protobuf.BoolValue": true,
-}
-
-// isScalar reports whether a value of a field is one value in JSON, without its label.
-func isScalar(f protoreflect.FieldDescriptor) bool {
-	if f.Message() == nil {
-		return true
-	}
-	_, ok := scalarMessages[f.Message().FullName()]
-	return ok
-}
-
-// literal returns the JSON of one value of a field. ProtoJSON takes numbers as strings.
-func literal(f protoreflect.FieldDescriptor, value string) (json.RawMessage, error) {
-	if f.Kind() == protoreflect.BoolKind || f.Message() != nil && scalarMessages[f.Message().FullName()] {
-		b, err := strconv.ParseBool(value)
-		if err != nil {
-			return nil, fmt.Errorf("%.100q is not true or false", value)
-		}
-		return strconv.AppendBool(nil, b), nil
-	}
-	if f.Kind() == protoreflect.EnumKind {
-		if n, err := strconv.ParseInt(value, 10, 32); err == nil {
-			return strconv.AppendInt(nil, n, 10), nil
-		}
-	}
-	return json.Marshal(value)
 }

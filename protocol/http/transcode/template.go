@@ -48,8 +48,9 @@ func parse(text string) (template, error) {
 	if !ok {
 		return t, errSlash
 	}
-	if i := strings.LastIndexByte(rest, ':'); i > strings.LastIndexAny(rest, "/}") {
-		rest, t.verb = rest[:i], rest[i+1:]
+	last := strings.LastIndexAny(rest, "/}") + 1
+	if i := strings.IndexByte(rest[last:], ':'); i >= 0 { // a verb may have colons
+		rest, t.verb = rest[:last+i], rest[last+i+1:]
 		if t.verb == "" {
 			return t, errEmpty
 		}
@@ -127,7 +128,8 @@ func (t *template) segment(text string) error {
 }
 
 // compare orders templates by how specific they are: literals come before "*", and "*" before "**".
-// Templates with a verb come before those without one.
+// Templates with a verb come before those without one, and longer verbs before shorter ones, with
+// which they may end.
 func (t *template) compare(other template) int {
 	rank := func(segments []string, i int) int {
 		switch {
@@ -140,8 +142,8 @@ func (t *template) compare(other template) int {
 		}
 		return 0
 	}
-	if (t.verb == "") != (other.verb == "") {
-		return cmp.Compare(len(other.verb), len(t.verb))
+	if order := cmp.Compare(len(other.verb), len(t.verb)); order != 0 {
+		return order
 	}
 	for i := range max(len(t.segments), len(other.segments)) {
 		if order := cmp.Compare(rank(t.segments, i), rank(other.segments, i)); order != 0 {

@@ -14,14 +14,24 @@
 // are ProtoJSON. GET needs a method that Server.MarkReadOnly names, and a request with a body, or
 // with POST, needs the content type application/json: see http.Route. Feeds are server-sent events.
 //
-// A request fails if it has a parameter that is not a field, or that the path or the body has
-// already, and if it has a body that the annotation does not name. A parameter may have the name of
-// a field in the .proto file or in JSON. Enums have names or numbers. Parameters of messages are
-// Timestamp, Duration, FieldMask and the wrappers; of other messages, the fields behind a dot are
-// parameters. The system parameters of Google's APIs have no meaning: alt, fields, key, prettyPrint
-// and quotaUser, unless the request has such a field, and all names that begin with "$". An error
-// has the form of all errors over HTTP, and its member "error" is that of Google's APIs, with the
-// code, the message and the status.
+// A request gets the answer that it gets from grpc-gateway, except for the differences that
+// docs/migrate/grpc.md lists. It fails if it has a parameter that is not a field, or that the path
+// or the body has already, if a value is not of the type of its field or not UTF-8, and if it has a
+// body that the annotation does not name. A parameter may have the name of a field in the .proto
+// file or in JSON. Enums have names or numbers. The members of a map have parameters such as
+// labels[key]=value. Parameters of messages are Timestamp, Duration (1.5s or 1m30s), FieldMask
+// (with names of the .proto file or of JSON), the wrappers, and Struct and Value, which are JSON.
+// Of other messages, the fields behind a dot are parameters.
+//
+// A PATCH whose body is a field of the request gets the mask of the fields that the body has, if
+// the request has one FieldMask and the client sends none: a service without a mask may replace the
+// whole resource. Fields that the message does not have fail such a request.
+//
+// The system parameters of Google's APIs have no meaning: alt, fields, key, prettyPrint and
+// quotaUser, unless the request has such a field, and all names that begin with "$". An error has
+// the form of all errors over HTTP, and its member "error" is that of Google's APIs, with the code,
+// the message and the status. With protobuf.FullJSON in place of protobuf.JSON, responses have the
+// fields that are not set too.
 package transcode
 
 import (
@@ -56,7 +66,12 @@ func Routes(files ...protoreflect.FileDescriptor) ([]http.Route, error) {
 			}
 		}
 	}
-	slices.SortStableFunc(all, func(a, b *binding) int { return a.template.compare(b.template) })
+	slices.SortStableFunc(all, func(a, b *binding) int {
+		if isHead := a.verb == "HEAD"; isHead != (b.verb == "HEAD") { // routes with GET serve HEAD too, if no route names it
+			return map[bool]int{true: -1, false: 1}[isHead]
+		}
+		return a.template.compare(b.template)
+	})
 	routes := make([]http.Route, len(all))
 	for i, b := range all {
 		routes[i] = http.Route{Pattern: b.verb + " " + b.template.text, Method: string(b.method.FullName()), Binding: b}
@@ -114,6 +129,9 @@ func newBinding(m protoreflect.MethodDescriptor, rule *annotations.HttpRule) (*b
 	if b.verb == "GET" && (b.wholeBody || b.body != nil) {
 		return nil, errors.New("GET has no body")
 	}
+	if b.verb == "PATCH" && len(b.body) == 1 && b.field().Message() != nil && !b.field().IsList() && !b.field().IsMap() {
+		b.mask = maskField(b.method.Input())
+	}
 	b.unserved = b.check()
 	return b, nil
 }
@@ -126,8 +144,8 @@ func (b *binding) bindFields(rule *annotations.HttpRule) error {
 		if v.fields, err = fieldsAt(b.method.Input(), v.name); err != nil {
 			return fmt.Errorf("the path %q: %w", b.template.text, err)
 		}
-		if last := v.fields[len(v.fields)-1]; last.IsList() || last.IsMap() || !isScalar(last) {
-			return fmt.Errorf("the path %q: the field %s is repeated, or a message", b.template.text, v.name)
+		if last := v.fields[len(v.fields)-1]; last.IsMap() || !isScalar(last) {
+			return fmt.Errorf("the path %q: the field %s is a map or a message", b.template.text, v.name)
 		}
 	}
 	switch name := rule.GetBody(); name {
@@ -135,7 +153,8 @@ func (b *binding) bindFields(rule *annotations.HttpRule) error {
 	case "*":
 		b.wholeBody = true
 	default:
-		if b.body = fieldOf(b.method.Input(), name); b.body == nil {
+		var err error
+		if b.body, err = fieldsAt(b.method.Input(), name); err != nil {
 			return fmt.Errorf("the body %q is not a field of %s", name, b.method.Input().FullName())
 		}
 	}
@@ -150,7 +169,7 @@ func (b *binding) bindFields(rule *annotations.HttpRule) error {
 // check returns an error for what this package does not have.
 func (b *binding) check() *yodel.Error {
 	const httpBody = "google.api.HttpBody"
-	for _, d := range []protoreflect.Descriptor{b.method.Input(), b.method.Output(), messageOf(b.body), messageOf(b.reply)} {
+	for _, d := range []protoreflect.Descriptor{b.method.Input(), b.method.Output(), messageOf(b.field()), messageOf(b.reply)} {
 		if d != nil && d.FullName() == httpBody {
 			return yodel.Errorf(yodel.Unimplemented, "the method has no route, because %s is not supported", httpBody)
 		}
