@@ -342,6 +342,11 @@ func TestOthersAreNamed(t *testing.T) {
 	for first, says := range map[string]string{
 		"\x00\x00\x00\x20\x0f\xff\x00\x00":    "THeader",
 		`[1,"add",1,0,{}]`:                    "TJSONProtocol",
+		"x\x01\x4b\x4c\x02\x00":               "TZlibTransport",
+		"x\x5e\x4b\x4c\x02\x00":               "TZlibTransport",
+		"x\x9c\x4b\x4c\x02\x00":               "TZlibTransport",
+		"x\xda\x4b\x4c\x02\x00":               "TZlibTransport",
+		"\x00\x00\x00\x10x\x9c\x4b\x4c":       "TZlibTransport",
 		string(dialects[4].call(1, "add", 1)): "thrift-compact",
 		string(dialects[0].message(thriftwire.Header{Type: thriftwire.Reply, Name: "add"})): "message of type 2",
 	} {

@@ -120,11 +120,12 @@ func (*protocol) Match(first []byte) (ok, more bool) {
 type kind int
 
 const (
-	unknown  kind = iota
-	unframed      // one message after another
-	framed        // each message after its length
-	header        // THeader
-	textual       // JSON
+	unknown    kind = iota
+	unframed        // one message after another
+	framed          // each message after its length
+	header          // THeader
+	textual         // JSON
+	compressed      // zlib
 )
 
 // sniffLength is how many bytes kindOf needs.
@@ -135,6 +136,7 @@ const sniffLength = 6
 //	80 01         binary
 //	82 x1         compact
 //	00 00 ? ?     binary in its old form: the length of a name, which begins with a letter
+//	78 ?          compressed by zlib
 //
 // A frame begins with its length in 4 bytes. Lengths of 128 MiB and more are not recognized.
 func kindOf(first []byte) (k kind, more bool) {
@@ -158,6 +160,14 @@ func kindOf(first []byte) (k kind, more bool) {
 			return unknown, true
 		}
 		return textual, false
+	case first[0] == 'x':
+		if n == 1 {
+			return unknown, true
+		}
+		if isZlib(first) {
+			return compressed, false
+		}
+		return unknown, false
 	case first[0] > 7:
 		return unknown, false
 	case n < sniffLength:
@@ -168,6 +178,8 @@ func kindOf(first []byte) (k kind, more bool) {
 		return framed, false
 	case after[0] == 0x0f && after[1] == 0xff:
 		return header, false
+	case isZlib(after):
+		return compressed, false
 	case first[0] == 0 && first[1] == 0 && isLetter(after[0]):
 		return unframed, false
 	}
@@ -176,6 +188,9 @@ func kindOf(first []byte) (k kind, more bool) {
 
 // isMessage reports whether two bytes begin a message, but not one in the old form.
 func isMessage(b []byte) bool { return b[0] == 0x80 && b[1] == 1 || b[0] == 0x82 && b[1]&0x1f == 1 }
+
+// isZlib reports whether two bytes begin zlib data with a window of 32 KiB, as zlib writes them.
+func isZlib(b []byte) bool { return b[0] == 'x' && (int(b[0])<<8|int(b[1]))%31 == 0 }
 
 func isLetter(b byte) bool { return b == '_' || b|0x20 >= 'a' && b|0x20 <= 'z' }
 
@@ -198,6 +213,8 @@ func (p *protocol) Serve(_ context.Context, s *yodel.Session) error {
 		return errors.New("the client uses THeader, which is not served: use TFramedTransport or TBufferedTransport")
 	case textual:
 		return errors.New("the client uses TJSONProtocol, which is not served: use TBinaryProtocol or TCompactProtocol")
+	case compressed:
+		return errors.New("the client uses TZlibTransport, which is not served: use TFramedTransport or TBufferedTransport")
 	default:
 		return unexpected(err)
 	}
