@@ -34,7 +34,7 @@ type pipe struct {
 	stream        messageStream
 	ctx           context.Context //nolint:containedctx // for all waits; ends with the stream
 	method, where string          // where is the address of the peer
-	torn          string          // the ID of the error of a message that cannot be decompressed
+	torn, unfit   string          // the IDs of the errors of messages that cannot be decompressed, and decoded
 	codec         Codec
 	raw           bool // codec is Raw
 	pack          *unpack.Packer
@@ -178,7 +178,7 @@ func (p *pipe) receive() ([]byte, error) {
 
 func (p *pipe) decode(body []byte, msg any) error {
 	if err := p.codec.Decode(body, msg); err != nil {
-		e := failure("YDL2102", "%s: a message from %s does not fit %T: %v (codec %s)", p.method, p.where, msg, err, p.codec.Name())
+		e := failure(p.unfit, "%s: a message from %s does not fit %T: %v (codec %s)", p.method, p.where, msg, err, p.codec.Name())
 		e.Cause = err
 		return e
 	}
@@ -320,7 +320,7 @@ func (s *outgoingStream) outcome(call *Call, err error) error {
 func (q *requester) pipe(ctx context.Context, call *Call, b *binding, st messageStream) *pipe {
 	where := addrOf(call)
 	return &pipe{
-		stream: st, ctx: ctx, method: call.Method, where: where, torn: "YDL2205", codec: b.codec, raw: b.codec == Raw, pack: &b.pack, limits: &q.limits,
+		stream: st, ctx: ctx, method: call.Method, where: where, torn: "YDL2205", unfit: "YDL2102", codec: b.codec, raw: b.codec == Raw, pack: &b.pack, limits: &q.limits,
 		explain: func(err error) error { return q.explainAt(ctx, call, where, err) },
 		watch:   call.watchMessages(q.guard, call.out.watchers().messages),
 	}
@@ -358,7 +358,7 @@ func (c *serverCall) runStream(ctx context.Context) (any, error) {
 	}
 	c.stream.Accept()
 	return c.method.stream(ctx, &pipe{
-		stream: c.stream, ctx: ctx, method: b.name, where: where, torn: "YDL2101", codec: b.codec, raw: b.codec == Raw, pack: pack, limits: &c.server.limits, stats: &c.method.stats,
+		stream: c.stream, ctx: ctx, method: b.name, where: where, torn: "YDL2101", unfit: "YDL2101", codec: b.codec, raw: b.codec == Raw, pack: pack, limits: &c.server.limits, stats: &c.method.stats,
 		explain: func(err error) error {
 			if cause := c.protocol.Cause(); cause != nil { // the cause is more precise than the error of the context
 				err = cause

@@ -166,7 +166,7 @@ func TestSessionsCarryStreams(t *testing.T) {
 		{"!Sum\n+1\n+2\n+39\n.\n", "=42"},
 		{"!Sum\n.\n", "=0"},
 		{"!Sum\n+0\n+2\n.\n", "error invalid_argument: a zero"},
-		{"!Sum\n+x\n.\n", "[YDL2102]"},
+		{"!Sum\n+x\n.\n", "[YDL2101]"},
 		{"!Sum\n+" + strings.Repeat("1", 2000) + "\n.\n", "[YDL2202]"},
 		{"!Negate\n+1\n+2\n.\n", "+-1 +-2 . error"},
 		{"!Nothing\n1\n", "[YDL2002]"},

@@ -291,8 +291,8 @@ func TestMessagesThatDoNotFit(t *testing.T) {
 		_, err := recv.Next()
 		return err
 	})
-	wantError(t, receive(t, seen, "the handler is told"), yodel.Internal, "YDL2102")
-	wantError(t, err, yodel.Internal, "YDL2102")
+	wantError(t, receive(t, seen, "the handler is told"), yodel.InvalidArgument, "YDL2101")
+	wantError(t, err, yodel.InvalidArgument, "YDL2101")
 	err = chans.Call(t.Context(), c, func(_ yodel.Recv[int], send yodel.Send[chan int]) error {
 		return send(new(chan int))
 	})

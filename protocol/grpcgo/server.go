@@ -4,6 +4,7 @@ package grpcgo
 
 import (
 	"context"
+	"errors"
 	"io"
 	"maps"
 	"reflect"
@@ -153,7 +154,28 @@ func (t *transport) decode(v any) error {
 	if t.decoded {
 		return nil
 	}
-	return statusOf(t.call.DecodeInto(v))
+	return refusalOf(t.call.DecodeInto(v))
+}
+
+// A requestError is the error of a request that cannot be decoded. The service and its interceptors
+// see Internal, as in grpc-go. The client gets err, with the code of its protocol.
+type requestError struct{ err *yodel.Error }
+
+// GRPCStatus returns the status of grpc-go.
+func (e requestError) GRPCStatus() *status.Status { return status.New(codes.Internal, e.err.Message) }
+
+// Error implements error.
+func (e requestError) Error() string { return e.GRPCStatus().Err().Error() }
+
+// Unwrap returns the error for the client.
+func (e requestError) Unwrap() error { return e.err }
+
+// refusalOf is statusOf for the error of a request.
+func refusalOf(err error) error {
+	if e, ok := errors.AsType[*yodel.Error](err); ok && e.Code == yodel.InvalidArgument && e.AboutMessage() {
+		return requestError{e}
+	}
+	return statusOf(err)
 }
 
 // interceptor returns an interceptor that passes on the request which Unary has decoded, or nil.
@@ -219,10 +241,10 @@ func (st *serverStream) RecvMsg(m any) error {
 			return io.EOF
 		}
 		st.received = true
-		return statusOf(st.call.DecodeInto(m))
+		return refusalOf(st.call.DecodeInto(m))
 	}
 	if err := st.recv(m); err != io.EOF { //nolint:errorlint // it is bare
-		return statusOf(err)
+		return refusalOf(err)
 	}
 	return io.EOF
 }

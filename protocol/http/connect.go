@@ -71,7 +71,7 @@ func (x *exchange) lastMessage(e *yodel.Error) []byte {
 	x.setMetadata(x.v, end.Metadata, "", x.v.Call().Trailer)
 	if e != nil {
 		end.Error = httpwire.NewJSONError(e)
-		httpwire.SetError(end.Metadata, "", e)
+		httpwire.SetError(end.Metadata, "", e, e.Code)
 	}
 	body, err := json.Marshal(end)
 	if err != nil {
@@ -326,7 +326,7 @@ func (x *exchange) reject(status int, value, text string) {
 		e.Code = yodel.Internal
 	}
 	if x.specified() {
-		httpwire.SetError(x.w.Header(), "", e)
+		httpwire.SetError(x.w.Header(), "", e, e.Code)
 		std.Error(x.w, text, status)
 		return
 	}
@@ -360,7 +360,7 @@ func errorBody(h std.Header, e *yodel.Error, told any) []byte {
 	if _, ok := h["Content-Type"]; !ok {
 		h["Content-Type"] = []string{"application/json"}
 	}
-	httpwire.SetError(h, "", e)
+	httpwire.SetError(h, "", e, e.Code)
 	if e.RetryAfter > 0 {
 		h["Retry-After"] = []string{fmt.Sprint(int64((e.RetryAfter + time.Second - 1) / time.Second))}
 	}

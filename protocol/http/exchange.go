@@ -395,7 +395,7 @@ func (x *exchange) unread(err error) *yodel.Error {
 			e.ID, e.Message = "YDL1005", x.name()+": the deadline passed before the request had arrived"
 		}
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
-		e.Code = yodel.InvalidArgument
+		e.Code, e.Cause = yodel.InvalidArgument, errMalformed
 	}
 	e.NotProcessed = true
 	return e

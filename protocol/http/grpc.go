@@ -4,11 +4,13 @@ package http
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	std "net/http"
+	"net/url"
 	"strconv"
 	"strings"
 
@@ -90,7 +92,7 @@ func (r *textReader) Read(p []byte) (int, error) {
 			}
 			n, wrong := base64.StdEncoding.Decode(r.memory[:], part)
 			if wrong != nil {
-				return 0, yodel.Errorf(yodel.InvalidArgument, "the request is not base64")
+				return 0, yodel.Errorf(yodel.InvalidArgument, "the request is not base64: %w", errMalformed)
 			}
 			r.decoded, r.n = r.memory[:n], copy(r.chars[:], r.chars[len(part):r.n])
 		} else if err != nil {
@@ -123,12 +125,34 @@ func (x *exchange) serveCall(k kind, in io.Reader, out io.Writer, web bool) {
 	}
 	timeout, err := httpwire.ParseTimeout(x.r.Header.Get("Grpc-Timeout"))
 	if x.limit(timeout); e == nil && err != nil {
-		e = yodel.Errorf(yodel.InvalidArgument, "%s: the header grpc-timeout is malformed", x.v.Call().Method)
+		e = yodel.Errorf(yodel.Internal, "%s: the header grpc-timeout is malformed", x.v.Call().Method)
 	}
 	if e == nil {
 		e = st.execute()
 	}
 	st.endGRPC(e, web)
+}
+
+// methodOf returns the name of the method that a request of gRPC calls: its path as the client sent
+// it, as in grpc-go. Other protocols ignore a query, and decode the path.
+func methodOf(u *url.URL) string {
+	path := cmp.Or(u.RawPath, u.Path)
+	if u.Host != "" {
+		path = u.Scheme + "://" + u.Host + path
+	}
+	if u.RawQuery != "" || u.ForceQuery {
+		path += "?" + u.RawQuery
+	}
+	return strings.TrimPrefix(path, "/")
+}
+
+// errMalformed is the cause of the error of a request that is not in the form of its protocol.
+var errMalformed = errors.New("the request is malformed")
+
+// isUnreadable reports whether e says that the server cannot read or decode the request. Such an
+// error has the code Internal in gRPC, and InvalidArgument in other protocols.
+func isUnreadable(e *yodel.Error) bool {
+	return e.Code == yodel.InvalidArgument && (e.AboutMessage() || errors.Is(e, errMalformed))
 }
 
 // endGRPC writes the status and the trailer of the response. In gRPC-Web they are the last message,
@@ -153,12 +177,16 @@ func (st *stream) endGRPC(e *yodel.Error, web bool) {
 	if e == nil {
 		h[prefix+"Grpc-Status"] = []string{"0"}
 	} else {
-		h[prefix+"Grpc-Status"] = []string{strconv.Itoa(int(e.Code))}
+		told := *e
+		if isUnreadable(e) {
+			told.Code = yodel.Internal
+		}
+		h[prefix+"Grpc-Status"] = []string{strconv.Itoa(int(told.Code))}
 		h[prefix+"Grpc-Message"] = []string{httpwire.EscapeMessage(e.Message)}
 		if len(e.Details) > 0 {
-			h[prefix+"Grpc-Status-Details-Bin"] = []string{base64.RawStdEncoding.EncodeToString(httpwire.AppendStatus(nil, e))}
+			h[prefix+"Grpc-Status-Details-Bin"] = []string{base64.RawStdEncoding.EncodeToString(httpwire.AppendStatus(nil, &told))}
 		}
-		httpwire.SetError(h, prefix, e)
+		httpwire.SetError(h, prefix, e, told.Code)
 	}
 	st.allow(0)
 	if web {

@@ -160,7 +160,7 @@ func TestTextOfGRPCWebHasParts(t *testing.T) {
 		t.Errorf("with line breaks: got %q", got)
 	}
 	for _, broken := range []string{"!" + whole, whole[:len(whole)-1], whole + "A", "AA=A" + whole} {
-		if got := post(broken); !strings.Contains(got, "grpc-status: 3\r\n") {
+		if got := post(broken); !strings.Contains(got, "grpc-status: 13\r\n") {
 			t.Errorf("%q: got %q", broken, got)
 		}
 	}

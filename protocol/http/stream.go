@@ -37,12 +37,19 @@ func (x *exchange) open(k kind, in io.Reader, out io.Writer) (*stream, *yodel.Er
 		x.family = httpwire.GRPC
 	}
 	plain, e := x.negotiate(x.r.Header.Get(k.encoding), x.r.Header.Get(k.accept))
-	codec := x.session.Codec(k.codec)
-	if refused := x.begin(codec); e == nil {
+	codec, method := x.session.Codec(k.codec), strings.TrimPrefix(x.r.URL.Path, "/")
+	if k.bare {
+		method = methodOf(x.r.URL)
+	}
+	if refused := x.beginMethod(method, codec); e == nil {
 		e = refused
 	}
 	base, _, _ := strings.Cut(k.media, "+")
 	x.v.Refusal = x.unfit(codec, k.codec, k.title, base+"+json")
+	if k.bare && !strings.Contains(method, "/") && x.v.Kind() != "" {
+		x.v.Refusal = unsupported("%s: a path of gRPC is /Service/Method, with a slash before the method", method)
+		x.v.Refusal.ID = "YDL2002"
+	}
 	if codec == nil { // the client chose the name
 		k.media = base
 	}
@@ -202,7 +209,7 @@ func (st *stream) Receive(ctx context.Context) (body []byte, compressed bool, er
 			err = ended(ctx, &yodel.Error{Code: yodel.Canceled, Message: "the client ended the request: " + err.Error(), Cause: err})
 		}
 	case flags&^httpwire.FlagCompressed != 0:
-		err = yodel.Errorf(yodel.InvalidArgument, "a message has the flags %#x, which the protocol does not have", flags)
+		err = yodel.Errorf(yodel.Internal, "a message has the flags %#x, which the protocol does not have", flags)
 	case flags != 0 && !st.compressed:
 		err = yodel.Errorf(yodel.Internal, "a message is compressed, and the request names no compression")
 	}
@@ -258,7 +265,7 @@ func (st *stream) only() *yodel.Error {
 	case err != nil:
 		return st.refuseLater(st.broken(err))
 	case flags&^httpwire.FlagCompressed != 0:
-		return st.refuseLater(st.broken(yodel.Errorf(yodel.InvalidArgument, "the message has the flags %#x", flags)))
+		return st.refuseLater(st.broken(yodel.Errorf(yodel.Internal, "the message has the flags %#x", flags)))
 	case flags != 0 && !st.compressed:
 		return st.refuseLater(st.broken(yodel.Errorf(yodel.Internal, "the message is compressed, and the request names no compression")))
 	}
@@ -269,6 +276,9 @@ func (st *stream) only() *yodel.Error {
 		return e
 	}
 	if e := st.readSized(size, paced); e != nil {
+		if errors.Is(e, errMalformed) {
+			e.Code = yodel.Internal // as that of httpwire.ErrCut
+		}
 		return st.refuseLater(e)
 	}
 	st.v.Compressed = flags != 0 && size > 0

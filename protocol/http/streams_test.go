@@ -94,8 +94,8 @@ func TestConnectStreams(t *testing.T) {
 		}{
 			{"/Test/Echo", 0, nil, "unimplemented"},
 			{"/Test/Echo", 0, []string{"{}", "{}"}, "unimplemented"},
-			{"/Test/Echo", 4, []string{"{}"}, "invalid_argument"},
-			{"/Test/Gather", 4, []string{"{}"}, "invalid_argument"},
+			{"/Test/Echo", 4, []string{"{}"}, "internal"},
+			{"/Test/Gather", 4, []string{"{}"}, "internal"},
 			{"/Test/Nothing", 0, []string{"{}"}, "unimplemented"},
 		} {
 			if r := s.connect(c, test.path, test.flags, test.requests...); !strings.Contains(r.last, test.code) {

@@ -45,9 +45,16 @@ func CodeOf(status int) yodel.Code {
 	return yodel.Unknown
 }
 
-// SetError adds what h says about a failed call beside its code: the ID of the error, whether the
-// method was executed, and when to try again.
-func SetError(h http.Header, prefix string, e *yodel.Error) {
+// headerCode has the number of an error's code, if the protocol has another one for the error.
+const headerCode = "Yodel-Code"
+
+// SetError adds what h says about a failed call beside the code that the protocol sends: the ID of
+// the error, whether the method was executed, when to try again, and the error's own code if it is
+// another one.
+func SetError(h http.Header, prefix string, e *yodel.Error, sent yodel.Code) {
+	if e.Code != sent {
+		h[prefix+headerCode] = []string{strconv.Itoa(int(e.Code))}
+	}
 	if e.ID != "" {
 		h[prefix+headerErrorID] = []string{e.ID}
 	}
@@ -62,6 +69,9 @@ func SetError(h http.Header, prefix string, e *yodel.Error) {
 // GetError sets the fields of an error that SetError has added to h.
 func GetError(h http.Header, e *yodel.Error) {
 	e.ID, e.NotProcessed = h.Get(headerErrorID), h.Get(headerNotProcessed) == "1"
+	if c, err := strconv.ParseUint(h.Get(headerCode), 10, 8); err == nil && c > 0 && c <= uint64(yodel.Unauthenticated) {
+		e.Code = yodel.Code(c)
+	}
 	if ms, err := strconv.ParseInt(h.Get(headerPushback), 10, 40); err == nil && ms > 0 {
 		e.RetryAfter = time.Duration(ms) * time.Millisecond
 	}

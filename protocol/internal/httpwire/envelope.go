@@ -46,7 +46,7 @@ type Reader struct {
 }
 
 // ErrCut is the error of an envelope that ends too early.
-var ErrCut = &yodel.Error{Code: yodel.InvalidArgument, Message: "the stream ends within a message"}
+var ErrCut = &yodel.Error{Code: yodel.Internal, Message: "the stream ends within a message"}
 
 // Prefix reads the beginning of the next envelope. It returns io.EOF after the last one. It fails
 // if the message is larger than Max.
