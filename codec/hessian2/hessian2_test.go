@@ -261,6 +261,7 @@ func TestHostileMessages(t *testing.T) {
 		"skipped":      {append([]byte{0x48, 1, 'x'}, nested...), new(Plain), "inside one another"},
 		"laughs":       {laughs, new(any), "much more memory"},
 		"long lists":   {append(bytes.Repeat(unhex(t, "58 d40400"), 255), bytes.Repeat([]byte{'N'}, 1100)...), new(any), "much more memory"}, // lists of 1024, inside one another
+		"many nulls":   {append(unhex(t, "58 49 00400000"), bytes.Repeat([]byte{'N'}, 4<<20)...), new(any), "much more memory"},
 		"large values": {append(large, 0x5a), new([][4096]byte), "much more memory"},
 	} {
 		if err := hessian2.Codec.Decode(test.b, test.to); err == nil || !strings.Contains(err.Error(), test.says) {

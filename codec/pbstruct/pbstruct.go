@@ -122,7 +122,7 @@ func (c *codec) Decode(src []byte, v any) error {
 		target = target.Elem()
 	}
 	target.SetZero()
-	d := decoder{room: firstRoom + roomPerByte*len(src)}
+	d := decoder{room: roomOf(len(src))}
 	if err := d.content(p.shape, target, src, 0); err != nil {
 		return fmt.Errorf("pbstruct: %w", err)
 	}
@@ -187,11 +187,9 @@ func isMessage(t reflect.Type) bool {
 // and Java.
 const maxDepth = 100
 
-// The memory that Decode may allocate for slices, maps and structs, in bytes.
-const (
-	firstRoom   = 256 << 10
-	roomPerByte = 128
-)
+// roomOf returns how many bytes Decode may allocate for slices, maps and structs of a message of n
+// bytes. A message of more than 512 KiB gets less for each byte: see docs/decisions/0068.
+func roomOf(n int) int { return min(256<<10+128*n, max(64<<20, 16*n)) }
 
 var (
 	errNothing = errors.New("pbstruct: nil is not a message")

@@ -350,6 +350,9 @@ func TestMemoryIsBounded(t *testing.T) {
 	if err := pbstruct.Codec.Decode(bytes.Repeat([]byte{0x0a, 0}, 1<<19), &small); err != nil || len(small.All) != 1<<19 {
 		t.Errorf("got %d structs, %v", len(small.All), err)
 	}
+	if err := pbstruct.Codec.Decode(bytes.Repeat([]byte{0x0a, 0}, 4<<20), &small); err == nil || !strings.Contains(err.Error(), "too much memory") {
+		t.Errorf("a large message: got %d structs, %v", len(small.All), err)
+	}
 	if err := pbstruct.Codec.Decode(bytes.Repeat([]byte{0x12, 0}, 1<<19), &small); err != nil || len(small.Map) != 1 {
 		t.Errorf("got %d entries, %v", len(small.Map), err)
 	}

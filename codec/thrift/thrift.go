@@ -122,7 +122,7 @@ func (c *codec) Decode(src []byte, v any) error {
 		}
 		target = target.Elem()
 	}
-	d := decoder{Reader: thriftwire.Reader{Format: c.format, Bytes: src}, room: firstRoom + roomPerByte*len(src)}
+	d := decoder{Reader: thriftwire.Reader{Format: c.format, Bytes: src}, room: roomOf(len(src))}
 	if err := d.message(s, target); err != nil {
 		return fmt.Errorf("thrift: %w", err)
 	}
@@ -218,8 +218,6 @@ func (d *decoder) first(look bool) (only bool, err error) {
 
 var errMemory = errors.New("the message needs too much memory for its length")
 
-// The memory that Decode may allocate for slices, maps and structs, in bytes.
-const (
-	firstRoom   = 256 << 10
-	roomPerByte = 128
-)
+// roomOf returns how many bytes Decode may allocate for slices, maps and structs of a message of n
+// bytes. A message of more than 512 KiB gets less for each byte: see docs/decisions/0068.
+func roomOf(n int) int { return min(256<<10+128*n, max(64<<20, 16*n)) }

@@ -310,6 +310,10 @@ func TestMemoryIsBounded(t *testing.T) {
 	if err := thrift.Codec.Decode(src, &inner); err != nil || len(inner) != 1<<20 {
 		t.Errorf("got %d structs, %v", len(inner), err)
 	}
+	src = append([]byte{0x8f, 0x0c, 0, 0x80, 0, 0}, make([]byte, 8<<20)...)
+	if err := thrift.Codec.Decode(src, &inner); err == nil || !strings.Contains(err.Error(), "too much memory") {
+		t.Errorf("a large message: got %d structs, %v", len(inner), err)
+	}
 }
 
 func FuzzDecode(f *testing.F) {

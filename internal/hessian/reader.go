@@ -59,8 +59,9 @@ func NewReader(b []byte) *Reader {
 	return &Reader{bytes: b, room: roomOf(len(b)), reserved: firstReserved}
 }
 
-// roomOf returns how much memory reading a message of n bytes may take.
-func roomOf(n int) int { return 256<<10 + 64*n }
+// roomOf returns how much memory reading a message of n bytes may take. A message of more than
+// 1 MiB gets less for each byte: see docs/decisions/0068.
+func roomOf(n int) int { return min(256<<10+64*n, max(64<<20, 16*n)) }
 
 const (
 	// firstReserved is how many bytes a Reader may allocate without a reservation, so that small
