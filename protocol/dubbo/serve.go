@@ -106,7 +106,7 @@ func (c *conn) echo(h head, n *names) error {
 	defer done()
 	switch err = values.Skip(); {
 	case errors.Is(err, hessian.ErrMemory):
-		c.refuse(h, statusExhausted, "$echo: the server has no memory left for what its peers make it hold")
+		c.refuse(h, statusExhausted, new(pipelined.RefusedError).Refusal("$echo").Message)
 		return nil
 	case err != nil:
 		c.refuse(h, statusBadRequest, err.Error())
@@ -197,7 +197,7 @@ func (c *call) reserve() *yodel.Error {
 }
 
 func (c *call) noMemory() *yodel.Error {
-	return notSent(yodel.ResourceExhausted, "YDL3007", "%s: the server has no memory left for what its peers make it hold", c.Call().Method)
+	return new(pipelined.RefusedError).Refusal(c.Call().Method)
 }
 
 // copyRoom is how large the arguments of a request of n bytes may be when each has its own copy of

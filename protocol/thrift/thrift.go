@@ -276,7 +276,7 @@ func (c *conn) next() error {
 	case errors.Is(fault, thriftwire.ErrTooLarge):
 		size = c.limits.MaxMessage + 1 // Admit refuses it
 	case fault != nil:
-		call.refuse(&yodel.Error{Code: yodel.ResourceExhausted, ID: "YDL3007", NotProcessed: true, Message: call.Call().Method + ": the server has no memory left for what its peers make it hold"})
+		call.refuse(new(pipelined.RefusedError).Refusal(call.Call().Method))
 		return nil
 	}
 	if e := call.Admit(size, true); e != nil {

@@ -23,6 +23,14 @@ type RefusedError struct{ Left int }
 
 func (*RefusedError) Error() string { return "there is no memory for it" }
 
+// Refusal returns the error of a request of a method for which a server has no memory.
+func (*RefusedError) Refusal(method string) *yodel.Error {
+	return &yodel.Error{
+		Code: yodel.ResourceExhausted, ID: "YDL3007", NotProcessed: true,
+		Message: method + ": the server has no memory left for what its peers make it hold",
+	}
+}
+
 // firstBody is how much memory the beginning of a body takes.
 const firstBody = 64 << 10
 
@@ -75,10 +83,7 @@ func Receive(call *yodel.Served, s *yodel.Session, prefix []byte, from io.Reader
 	body, err = ReadBody(prefix, from, n, s)
 	call.Reserved = cap(body)
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
-		return nil, refused.Left, &yodel.Error{
-			Code: yodel.ResourceExhausted, ID: "YDL3007", NotProcessed: true,
-			Message: call.Call().Method + ": the server has no memory left for what its peers make it hold",
-		}, nil
+		return nil, refused.Left, refused.Refusal(call.Call().Method), nil
 	} else if err != nil {
 		return nil, 0, nil, err
 	}
