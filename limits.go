@@ -35,7 +35,8 @@ type Limits struct {
 	MaxPairs int
 	// MaxOpen is how many requests may be in flight on one connection, executing or waiting.
 	// Callers beyond that wait. A server grants each connection a share of ServerOptions.MaxOpen,
-	// which is less if there are many connections. Default 16,384.
+	// which is less if there are many connections, and at most one for each 8 KiB of MaxMemory, for
+	// the stacks of goroutines. Default 16,384.
 	MaxOpen int
 	// MaxMemory is how many bytes the peer of one connection can make this side hold. It covers:
 	// requests with their fields, plus 1 KiB for each, without the stack of its handler; the

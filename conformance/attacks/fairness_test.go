@@ -31,7 +31,6 @@ var fairness = []attacks.Attack{
 			})
 		},
 		Check: othersGetPlaces,
-		Held:  128 * mib, // goroutines of the calls that are accepted
 	},
 	{
 		// A yodel client that keeps to its window wants more calls than the server has places.
@@ -40,14 +39,25 @@ var fairness = []attacks.Attack{
 			open(a, attacks.Block, 20_000, 700*time.Millisecond)
 		},
 		Check: othersGetPlaces,
-		Held:  128 * mib, // goroutines of the calls that are accepted
+	},
+	{
+		// 25 yodel clients, each with a connection, take all places and a part of the reserve each.
+		Name: "share25",
+		Prepare: func(a *attacks.Attacker) {
+			for range 25 {
+				open(a, attacks.Block, 1000, 0)
+			}
+			a.Until(3*time.Second, func(s attacks.Stats) bool { return s.Running >= 15_000 })
+		},
+		Check: firstCallsRun,
+		Held:  160 * mib, // goroutines of the calls that are accepted
 	},
 	{
 		// The attacker leaves, and its one-way calls would go on. A quarter of the server's places
 		// are for such calls, for 30 s.
 		Name: "onewaystarve",
 		Prepare: func(a *attacks.Attacker) {
-			const calls = 11_000
+			const calls = 8_000
 			c := a.Connect()
 			c.Bind(0, string(attacks.Block), wire.Unary)
 			c.Receive()
@@ -64,7 +74,6 @@ var fairness = []attacks.Attack{
 			orphansEnd(a, 3*time.Second)
 			othersGetPlaces(a)
 		},
-		Held:      128 * mib, // goroutines of the calls that are accepted
 		StillRuns: orphans,
 	},
 	{
@@ -116,6 +125,22 @@ func othersGetPlaces(a *attacks.Attacker) {
 	a.Foundf("another client gets %d of %d places within %v", a.Stats().Waiting, callers, time.Since(began).Round(time.Millisecond))
 	if !enough {
 		a.Errorf("another client has %d calls running, want at least %d of %d within 3 s", a.Stats().Waiting, wanted, callers)
+	}
+}
+
+// firstCallsRun fails the test unless clients that come now, one after the other, have all of
+// their first calls executed, which do not end.
+func firstCallsRun(a *attacks.Attacker) {
+	const clients, calls = 8, 20
+	a.Foundf("the attackers have %d calls running", a.Stats().Running)
+	for n := range int64(clients) {
+		began := time.Now()
+		open(a, attacks.Wait, calls, 0)
+		if !a.Until(3*time.Second, func(s attacks.Stats) bool { return s.Waiting == (n+1)*calls }) {
+			a.Errorf("client %d has %d of %d calls running after 3 s", n+1, a.Stats().Waiting-n*calls, calls)
+			return
+		}
+		a.Foundf("client %d has %d of %d calls running within %v", n+1, calls, calls, time.Since(began).Round(time.Millisecond))
 	}
 }
 

@@ -3,7 +3,9 @@
 package mux
 
 import (
+	"cmp"
 	"encoding/binary"
+	"math"
 
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -23,13 +25,16 @@ type quota struct {
 	peakBytes  int
 }
 
-// hardLimit returns how many requests of the peer may be open in any case.
-func (q *quota) hardLimit() int { return min(q.c.cfg.MaxOpen, wire.MaxSlots) }
+// hardLimit returns how many requests of the peer may be open in any case. Each takes about 7 KiB
+// with the stack of its goroutine, which is not counted, and so has 8 KiB of MaxMemory.
+func (q *quota) hardLimit() int {
+	return min(q.c.cfg.MaxOpen, wire.MaxSlots, max(cmp.Or(q.c.cfg.MaxMemory, math.MaxInt)>>13, 1))
+}
 
 // joinBudget gives a new connection its share and returns the initial limits.
 func (q *quota) joinBudget() (open, bytes int) {
 	c := q.c
-	open, bytes = c.cfg.MaxOpen, c.cfg.MaxOpenBytes
+	open, bytes = q.hardLimit(), c.cfg.MaxOpenBytes
 	if c.cfg.Budget != nil {
 		q.share = c.cfg.Budget.join(c)
 		open, bytes = q.share.granted, q.share.bytes
