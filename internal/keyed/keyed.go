@@ -68,6 +68,7 @@ type line[E, C comparable] struct {
 	open    bool // the epoch accepts more requests
 	epoch   uint64
 	sent    uint64 // the highest number sent in the epoch
+	granted uint64 // the highest number that may have been sent in the epoch
 	ep      E      // the endpoint of the epoch; nil until it is known
 	conn    C
 
@@ -244,14 +245,15 @@ func (l *line[E, C]) step() {
 		return
 	case l.flights == 0:
 		l.of.epoch++
-		l.epoch, l.open, l.sent, l.ep, l.conn = l.of.epoch, true, 0, noEndpoint, noConn
+		l.epoch, l.open, l.sent, l.granted, l.ep, l.conn = l.of.epoch, true, 0, 0, noEndpoint, noConn
 		t.follows = false
-	case l.open && l.conn != noConn && t.number >= l.sent && (t.pin == noEndpoint || t.pin == l.ep):
+	case l.open && l.conn != noConn && t.number >= l.granted && (t.pin == noEndpoint || t.pin == l.ep):
 		t.follows = true
 	default:
 		return // the call waits until more requests have ended
 	}
 	l.flights++
+	l.granted = max(l.granted, t.number)
 	t.attempt++
 	t.state, t.landed = sending, false
 	t.sender.ring()

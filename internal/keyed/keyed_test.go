@@ -394,3 +394,50 @@ func TestCallsMadeBeforeALossIsTold(t *testing.T) {
 		}
 	})
 }
+
+// A request that is being sent may be in the output already, before WasSent says so. An earlier
+// call that has failed meanwhile does not follow it on the connection: the later call would be
+// executed between the two executions of the earlier one.
+func TestACallIsNotRepeatedBehindOneThatIsBeingSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(1)
+		var turns [2]*keyed.Turn[int, int]
+		for i := range turns {
+			turns[i], _ = w.lines.Enter(t.Context(), "key", true) // it waits for nothing
+		}
+		earlier, later := turns[0], turns[1]
+		await := func(turn *keyed.Turn[int, int]) error {
+			_, err := turn.Await(t.Context(), time.Time{}, nil, 0)
+			return err
+		}
+		if err := await(earlier); err != nil {
+			t.Fatal(err)
+		}
+		earlier.Board(1, 1)
+		_, _, attempt := earlier.Route(false)
+		earlier.WasSent(attempt)
+		if err := await(later); err != nil {
+			t.Fatal(err)
+		}
+		_, _, attempt = later.Route(false) // and its request is in the output
+		earlier.Land(keyed.Executed, false, false, keyed.Caller)
+		again := make(chan error, 1)
+		go func() { again <- await(earlier) }()
+		synctest.Wait()
+		select {
+		case err := <-again:
+			t.Fatalf("the earlier call was sent behind the later one: %v", err)
+		default:
+		}
+		later.WasSent(attempt)
+		later.Land(keyed.Succeeded, false, true, keyed.Caller)
+		if err := <-again; !errors.Is(err, keyed.ErrOvertaken) {
+			t.Errorf("after the later call was executed, the earlier one gets %v", err)
+		}
+		earlier.Finish(false)
+		later.Finish(false)
+		if len(w.concluded) != 2 || w.lines.Len() != 0 {
+			t.Errorf("%d calls were concluded, %d keys are left", len(w.concluded), w.lines.Len())
+		}
+	})
+}
