@@ -36,9 +36,11 @@ type history struct {
 type fate struct {
 	key        string
 	n          int
-	begun      int // when it was to be made
-	made       int // when whoever made it went on
-	told       int // when its caller was told
+	begun      int       // when it was to be made
+	made       int       // when whoever made it went on
+	told       int       // when its caller was told
+	madeAt     time.Time // fake time then, and at told
+	toldAt     time.Time
 	err        error
 	left       bool // its caller had given up by then
 	sync       bool // made with Do, which does not wait for callbacks
@@ -47,6 +49,14 @@ type fate struct {
 	idempotent bool
 	runs       []run
 }
+
+// String says all that is known of the call.
+func (f *fate) String() string {
+	return fmt.Sprintf("%d, one-way %t, idempotent %t, made with Do %t, begun at %d, made at %d, %v, told at %d, %v, executed at %v: %v",
+		f.n, f.oneWay, f.idempotent, f.sync, f.begun, f.made, f.madeAt.Format(clockOfTest), f.told, f.toldAt.Format(clockOfTest), f.runs, f.err)
+}
+
+const clockOfTest = "05.000000000"
 
 // A run is one execution.
 type run struct{ begun, ended int }
@@ -108,20 +118,28 @@ func (h *history) checkRuns(t *testing.T, f *fate) {
 	}
 }
 
+// toldBefore reports whether the caller of f may have been told its outcome before later was made.
+// The client begins to tell a caller before the first statement of the callback runs, and a call
+// that is made between the two is made at the same fake time: a goroutine that has begun to tell
+// can run, and time stands still until no goroutine can. At an earlier fake time the client had
+// not begun.
+func (f *fate) toldBefore(later *fate) bool {
+	if f.oneWay {
+		return f.made < later.made
+	}
+	return f.told < later.made || f.toldAt.Equal(later.madeAt)
+}
+
 // checkPair checks that a call was not overtaken by a later one, unless its caller had been told
 // that nobody knows what became of it, with a connection, before the later one was made.
 func (h *history) checkPair(t *testing.T, f, later *fate) {
 	for _, b := range later.runs {
 		for _, a := range f.runs {
-			told := f.told
-			if f.oneWay {
-				told = f.made
-			}
-			excused := f.uncertain() && told < later.made && h.cutBetween(f.begun, b.begun)
+			excused := f.uncertain() && f.toldBefore(later) && h.cutBetween(f.begun, b.begun)
 			overlap := b.begun < a.ended && len(f.runs) == 1
 			if (b.begun < a.begun || overlap) && !excused {
-				t.Errorf("%s: %d ran at %v although %d ran at %v (made %d, told %d: %v; made %d, told %d: %v)",
-					f.key, later.n, b, f.n, a, f.made, f.told, f.err, later.made, later.told, later.err)
+				t.Errorf("%s: %d ran at %v although %d ran at %v (%v; %v)",
+					f.key, later.n, b, f.n, a, later, f)
 			}
 		}
 	}
@@ -308,7 +326,7 @@ func (c *chaos) call(client *yodel.Client, f *fate, ended *sync.WaitGroup) {
 		if f.told != 0 {
 			c.t.Errorf("%s %d was told twice", f.key, f.n)
 		}
-		f.told, f.err = c.now, err
+		f.told, f.toldAt, f.err = c.now, time.Now(), err
 		f.left = ctx.Err() != nil || !call.Deadline.IsZero() && !time.Now().Before(call.Deadline)
 		cancel()
 	}
@@ -326,7 +344,7 @@ func (c *chaos) call(client *yodel.Client, f *fate, ended *sync.WaitGroup) {
 	at := c.instant()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f.made = at
+	f.made, f.madeAt = at, time.Now()
 }
 
 func runChaos(t *testing.T, seed uint64, calls int) {
