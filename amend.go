@@ -17,13 +17,13 @@ func (o *ClientOptions) amended(r Resolver) *ClientOptions {
 	return o
 }
 
-// amended returns the options of a server with the Registrars of o.
-func (o *ServerOptions) amended() *ServerOptions {
+// amended returns the options of s, which has the Registrars of o.
+func (o *ServerOptions) amended(s *Server) *ServerOptions {
 	for _, r := range o.Registrars {
 		if a, ok := r.(interface {
-			AmendServer(o *ServerOptions) *ServerOptions
+			AmendServer(s *Server, o *ServerOptions) *ServerOptions
 		}); ok {
-			o = a.AmendServer(o)
+			o = a.AmendServer(s, o)
 		}
 	}
 	return o

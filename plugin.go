@@ -178,9 +178,9 @@ type Resolver interface {
 
 // A Registrar makes instances known to resolvers. Its methods are called concurrently. A Registrar
 // may have a method String, which names it in the server's log. It may have a method
-// AmendServer(o *ServerOptions) *ServerOptions, which returns the options of a server that is made
-// with the registrar, and must not change o. It may have a method Rules() introspect.Rules, which
-// returns the rules that it applies to the server for the built-in method yodel.Rules.
+// AmendServer(s *Server, o *ServerOptions) *ServerOptions, which returns the options of s, a server
+// that is being made with the registrar. It must not change o, and only middleware may use s. It
+// may have a method Rules() introspect.Rules, which returns the rules that it applies to s.
 type Registrar interface {
 	// Announce writes in as the record for in.Addr under service, replacing any earlier record. The
 	// registry may drop the record if it is not announced again within ttl, so that the record of a

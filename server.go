@@ -275,8 +275,9 @@ func NewServer(o *ServerOptions) *Server {
 	if o == nil {
 		o = &ServerOptions{}
 	}
-	o = o.amended()
-	s := &Server{
+	s := new(Server)
+	o = o.amended(s)
+	*s = Server{
 		opts: *o, limits: o.Limits.withDefaults(), codecs: make(map[string]Codec), compressors: make(map[string]Compressor),
 		pool: mux.NewPool(), watch: mux.NewWatch(), started: time.Now(),
 		conns: make(map[connection]struct{}), links: make(map[*serverConn]struct{}),

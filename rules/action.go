@@ -47,13 +47,18 @@ func (a *active) build() {
 		})
 	case a.Fault != nil:
 		a.faults()
-	case a.Mock != nil:
-		force := new(atomic.Bool)
-		force.Store(true)
-		a.middleware = fallback.With(&fallback.Options{Func: a.answer, Force: force})
-	case a.Fallback != nil:
-		a.middleware = fallback.With(&fallback.Options{Func: a.answer})
+	case a.Mock != nil, a.Fallback != nil:
+		a.middleware = a.answers(nil)
 	}
+}
+
+// answers returns the middleware of a Mock or a Fallback. Server is nil on a client.
+func (a *active) answers(server *yodel.Server) yodel.Middleware {
+	force := new(atomic.Bool)
+	force.Store(a.Mock != nil)
+	return fallback.With(&fallback.Options{Force: force, Func: func(_ context.Context, call *yodel.Call, _ error) (any, error) {
+		return a.answer(server, call)
+	}})
 }
 
 // limits returns the middleware of a Limit. An operator names what is limited, so Concurrent counts
@@ -111,8 +116,10 @@ func (a *active) refuse(yodel.Handler) yodel.Handler {
 	}
 }
 
-// answer returns the reply of a Mock or a Fallback.
-func (a *active) answer(_ context.Context, call *yodel.Call, _ error) (any, error) {
+// answer returns the reply of a Mock or a Fallback. Server is nil on a client. The reply of the
+// rule is JSON. For a call in another codec, it becomes a value of the type that the caller expects
+// or the method returns, which is encoded in that codec.
+func (a *active) answer(server *yodel.Server, call *yodel.Call) (any, error) {
 	own := cmp.Or(a.Mock, a.Fallback)
 	a.counts.hits.Add(1)
 	if own.Code != "" {
@@ -122,20 +129,80 @@ func (a *active) answer(_ context.Context, call *yodel.Call, _ error) (any, erro
 		}
 	}
 	codec := call.Encoding()
-	_, encoded := call.Reply.(*yodel.Encoded)
-	switch {
-	case codec != nil && codec.Name() == yodel.JSON.Name():
-		return &yodel.Encoded{Body: own.Reply}, nil
-	case call.Peer() == nil && call.Reply != nil && !encoded:
-		reply := reflect.New(reflect.TypeOf(call.Reply).Elem()).Interface()
-		if err := json.Unmarshal(own.Reply, reply); err != nil {
-			return nil, yodel.Errorf(yodel.Internal, "%s: the reply of rule %s does not fit %T: %v", call.Method, a.ID, call.Reply, err)
-		}
-		return reply, nil
-	case call.Peer() == nil && call.Reply == nil:
+	isJSON := codec != nil && codec.Name() == yodel.JSON.Name()
+	if server == nil && call.Reply == nil && !isJSON {
 		return nil, nil //nolint:nilnil // a caller that expects no reply gets none
 	}
-	return nil, yodel.Errorf(yodel.Internal, "%s: the reply of rule %s is JSON, and the call has another codec", call.Method, a.ID)
+	types, several, err := replyTypes(server, call)
+	switch {
+	case err != nil:
+		return nil, err
+	case several:
+		return a.decodeAll(call, own.Reply, types)
+	case isJSON:
+		return &yodel.Encoded{Body: own.Reply}, nil
+	case len(types) == 1:
+		return a.decode(call, own.Reply, types[0])
+	}
+	return nil, yodel.Errorf(yodel.Internal, "%s: the reply of rule %s is JSON, the call has another codec, and the rule cannot know the type of the reply", call.Method, a.ID)
+}
+
+// replyTypes returns the types of the values in the reply of a call, if they are known, and whether
+// the reply is of several values. Server is nil on a client.
+func replyTypes(server *yodel.Server, call *yodel.Call) (types []reflect.Type, several bool, err error) {
+	if server != nil {
+		var request yodel.Encoded
+		if err := call.Request(&request); err != nil {
+			return nil, false, err
+		}
+		_, types = server.Types(call.Method)
+		return types, request.Several, nil
+	}
+	switch reply := call.Reply.(type) {
+	case nil, *yodel.Encoded:
+		return nil, false, nil
+	case yodel.Values:
+		for _, value := range reply {
+			types = append(types, pointee(value))
+		}
+		return types, true, nil
+	}
+	return []reflect.Type{pointee(call.Reply)}, false, nil
+}
+
+// pointee returns the type that v points to. If v is no pointer, the value cannot be decoded into
+// it, and the error of the decoder says so.
+func pointee(v any) reflect.Type {
+	if t := reflect.TypeOf(v); t != nil && t.Kind() == reflect.Pointer {
+		return t.Elem()
+	}
+	return reflect.TypeFor[any]()
+}
+
+// decode returns a pointer to the value of type t that the JSON of the rule stands for.
+func (a *active) decode(call *yodel.Call, text json.RawMessage, t reflect.Type) (any, error) {
+	reply := reflect.New(t).Interface()
+	if err := json.Unmarshal(text, reply); err != nil {
+		return nil, yodel.Errorf(yodel.Internal, "%s: the reply of rule %s does not fit %v: %v", call.Method, a.ID, t, err)
+	}
+	return reply, nil
+}
+
+// decodeAll returns the values of these types that the JSON array of the rule stands for.
+func (a *active) decodeAll(call *yodel.Call, text json.RawMessage, types []reflect.Type) (any, error) {
+	var texts []json.RawMessage
+	if err := json.Unmarshal(text, &texts); err != nil || len(texts) != len(types) {
+		return nil, yodel.Errorf(yodel.Internal, "%s: the reply of rule %s is no JSON array of the %d values that the method returns", call.Method, a.ID, len(types))
+	}
+	values := make(yodel.Values, len(types))
+	for i, t := range types {
+		value, err := a.decode(call, texts[i], t)
+		if err != nil {
+			return nil, err
+		}
+		values[i] = value
+	}
+	return values, nil
 }
 
 // A chain is the middleware of rules around one handler: the calls of a client, the attempts on an
@@ -143,6 +210,7 @@ func (a *active) answer(_ context.Context, call *yodel.Call, _ error) (any, erro
 type chain struct {
 	service *service
 	side    string
+	server  *yodel.Server // nil on a client
 	kinds   []string
 	next    yodel.Handler
 	ep      *yodel.Endpoint // the endpoint whose attempts pass through the chain; may be nil
@@ -242,6 +310,8 @@ func (c *chain) node(a *active, next yodel.Handler, nodes map[*active]*node) *no
 		switch {
 		case a.endpoint != nil:
 			n.handler = a.endpoint(c.ep, inner)
+		case c.server != nil && (a.Mock != nil || a.Fallback != nil):
+			n.handler = a.answers(c.server)(inner)
 		case a.middleware != nil:
 			n.handler = a.middleware(inner)
 		default:

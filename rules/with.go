@@ -159,14 +159,16 @@ func (r *Rules) KeptServices(ctx context.Context, kind string) ([]string, error)
 
 // AmendServer implements the optional method of yodel.Registrar. The rules act below the other
 // middleware of the server, so that authentication comes first.
-func (r *Rules) AmendServer(o *yodel.ServerOptions) *yodel.ServerOptions {
+func (r *Rules) AmendServer(server *yodel.Server, o *yodel.ServerOptions) *yodel.ServerOptions {
 	opts := *o
-	opts.Middleware = slices.Concat(o.Middleware, []yodel.Middleware{r.serve})
+	opts.Middleware = slices.Concat(o.Middleware, []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
+		return r.serve(server, next)
+	}})
 	return &opts
 }
 
-// serve is the middleware of a server.
-func (r *Rules) serve(next yodel.Handler) yodel.Handler {
+// serve returns the handler of server around next.
+func (r *Rules) serve(server *yodel.Server, next yodel.Handler) yodel.Handler {
 	var chains sync.Map // of *chain, by *service
 	return func(ctx context.Context, call *yodel.Call) error {
 		if r.ruled.Load() == 0 {
@@ -180,7 +182,7 @@ func (r *Rules) serve(next yodel.Handler) yodel.Handler {
 		s := known.(*service) //nolint:forcetypeassert // nothing else is in it
 		c, ok := chains.Load(s)
 		if !ok {
-			c, _ = chains.LoadOrStore(s, &chain{service: s, side: "server", kinds: serverKinds, next: next, plain: next})
+			c, _ = chains.LoadOrStore(s, &chain{service: s, side: "server", server: server, kinds: serverKinds, next: next, plain: next})
 		}
 		return c.(*chain).do(ctx, call) //nolint:forcetypeassert // nothing else is in it
 	}
