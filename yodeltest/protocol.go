@@ -4,6 +4,7 @@ package yodeltest
 
 import (
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -24,6 +25,21 @@ type Protocol struct {
 	Metadata bool
 	// OneAtATime says whether a connection carries only one call at a time.
 	OneAtATime bool
+	// Middleware refuses calls in servers of the protocol, each in a server of its own. Default
+	// none, because this package knows no middleware: pass those that your servers use.
+	Middleware []ProtocolMiddleware
+}
+
+// A ProtocolMiddleware is a middleware that refuses calls, and what TestProtocol expects of it.
+type ProtocolMiddleware struct {
+	Name string
+	// New returns the middleware of a new server.
+	New func() yodel.Middleware
+	// Passes is how many calls without metadata the middleware lets pass before it refuses one.
+	// Default 0.
+	Passes int
+	// Code is the code of its error.
+	Code yodel.Code
 }
 
 // TestProtocol checks that p fulfills the contract of yodel.Protocol and serves calls as yodel's
@@ -39,7 +55,11 @@ type Protocol struct {
 // as the protocol's. Run it with the race detector.
 func TestProtocol(t *testing.T, p Protocol, dial func(conn net.Conn) yodel.Caller) {
 	t.Helper()
-	for _, rule := range protocolRules {
+	rules := slices.Clone(protocolRules)
+	for _, m := range p.Middleware {
+		rules = append(rules, m.rule())
+	}
+	for _, rule := range rules {
 		t.Run(rule.name, func(t *testing.T) {
 			if rule.skip != nil && rule.skip(p) {
 				t.Skip("the protocol does not have the feature")
@@ -48,6 +68,16 @@ func TestProtocol(t *testing.T, p Protocol, dial func(conn net.Conn) yodel.Calle
 				t.Errorf("%v\nThe rule: %s", err, rule.why)
 			}
 		})
+	}
+}
+
+// rule returns the rule about a middleware.
+func (m ProtocolMiddleware) rule() protocolRule {
+	return protocolRule{
+		name:    "middleware: " + m.Name,
+		why:     "Middleware that refuses a call of yodel's own protocol refuses it here too: the method does not run, and the caller gets the error.",
+		options: yodel.ServerOptions{Middleware: []yodel.Middleware{m.New()}},
+		check:   func(t *protocolTrial) error { return checkRefused(t, m) },
 	}
 }
 

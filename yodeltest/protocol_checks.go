@@ -211,6 +211,27 @@ func checkMiddleware(t *protocolTrial) error {
 	return c.fails("Test.Echo", "refuse me", "the middleware refuses it")
 }
 
+func checkRefused(t *protocolTrial, m ProtocolMiddleware) error {
+	c, err := t.connect()
+	if err != nil {
+		return err
+	}
+	t.doingf("%d calls that pass, and one that is refused", m.Passes)
+	for range m.Passes {
+		if err := c.echo("x"); err != nil {
+			return err
+		}
+	}
+	_, err = c.call("Test.Echo", "x")
+	switch n := int(t.executed.Load()); {
+	case n != m.Passes || err == nil:
+		return fmt.Errorf("%d calls were executed, want %d, and the last one has the outcome %v", n, m.Passes, err)
+	case t.Codes && yodel.CodeOf(err) != m.Code:
+		return fmt.Errorf("the caller gets the code %v, want %v: %w", yodel.CodeOf(err), m.Code, err)
+	}
+	return nil
+}
+
 func checkKinds(t *protocolTrial) error {
 	c, err := t.connect()
 	if err != nil {

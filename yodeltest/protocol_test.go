@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -239,7 +240,43 @@ func (c *textClient) Do(ctx context.Context, call *yodel.Call) error {
 
 var textFeatures = Protocol{Protocol: textProtocol{}, Codes: true, Deadlines: true, Metadata: true}
 
-func TestTestProtocolPasses(t *testing.T) { TestProtocol(t, textFeatures, dialText) }
+func TestTestProtocolPasses(t *testing.T) {
+	p := textFeatures
+	p.Middleware = []ProtocolMiddleware{passing(0), passing(2)}
+	TestProtocol(t, p, dialText)
+}
+
+// passing is a middleware that lets n calls pass.
+func passing(n int) ProtocolMiddleware {
+	return ProtocolMiddleware{Name: "passing", Passes: n, Code: yodel.Aborted, New: func() yodel.Middleware {
+		var calls atomic.Int64
+		return func(next yodel.Handler) yodel.Handler {
+			return func(ctx context.Context, call *yodel.Call) error {
+				if calls.Add(1) > int64(n) {
+					return yodel.Errorf(yodel.Aborted, "no more")
+				}
+				return next(ctx, call)
+			}
+		}
+	}}
+}
+
+// A middleware that does not refuse as it should fails its rule.
+func TestTestProtocolTriesTheMiddlewareOfItsCaller(t *testing.T) {
+	idle, late, other := passing(0), passing(1), passing(0)
+	idle.New = func() yodel.Middleware { return func(next yodel.Handler) yodel.Handler { return next } }
+	late.Passes = 2
+	other.Code = yodel.NotFound
+	for name, m := range map[string]ProtocolMiddleware{"idle": idle, "too early": late, "another code": other} {
+		t.Run(name, func(t *testing.T) {
+			if err := m.rule().try(textFeatures, dialText, time.Second); err == nil {
+				t.Error("it passed")
+			} else {
+				t.Log(err)
+			}
+		})
+	}
+}
 
 // A protocol that breaks a rule fails it.
 func TestTestProtocolFails(t *testing.T) {

@@ -99,7 +99,7 @@ func (t *protocolTrial) doingf(format string, args ...any) {
 func (t *protocolTrial) serve(o yodel.ServerOptions) (served chan error, err error) {
 	o.Codecs, o.Protocols, o.Logger = t.Codecs, []yodel.Protocol{t.Protocol.Protocol}, slog.New(faultLog{slog.DiscardHandler, t})
 	o.Observers = []yodel.Observer{{End: func(context.Context, *yodel.Call, error) { t.observed.Add(1) }}}
-	o.Middleware = []yodel.Middleware{t.middleware}
+	o.Middleware = append([]yodel.Middleware{t.middleware}, o.Middleware...)
 	t.Server = yodel.NewServer(&o)
 	for name, f := range map[string]func(context.Context, *string) (*string, error){
 		"Test.Echo":  func(_ context.Context, in *string) (*string, error) { return in, nil },

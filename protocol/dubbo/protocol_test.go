@@ -17,6 +17,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	codec "github.com/yodel-rpc/yodel/codec/hessian2"
+	"github.com/yodel-rpc/yodel/conformance/refusing"
 	"github.com/yodel-rpc/yodel/internal/hessian"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -107,7 +108,9 @@ func (c *testClient) Do(ctx context.Context, call *yodel.Call) error {
 }
 
 func TestProtocol(t *testing.T) {
-	yodeltest.TestProtocol(t, yodeltest.Protocol{Protocol: Protocol, Codecs: []yodel.Codec{codec.Codec}, Codes: true, Deadlines: true, Metadata: true}, newTestClient)
+	yodeltest.TestProtocol(t, yodeltest.Protocol{
+		Protocol: Protocol, Codecs: []yodel.Codec{codec.Codec}, Codes: true, Deadlines: true, Metadata: true, Middleware: refusing.All,
+	}, newTestClient)
 }
 
 // These frames are what dubbo-java 3.3.5 sends for add(40, 2), without most of its attachments, and

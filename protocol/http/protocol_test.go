@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/conformance/refusing"
 	"github.com/yodel-rpc/yodel/protocol/http"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -128,7 +129,7 @@ func TestProtocol(t *testing.T) {
 	}{{"JSON over HTTP 1", false, false}, {"JSON over HTTP 2", true, false}, {"gRPC", true, true}} {
 		t.Run(test.name, func(t *testing.T) {
 			yodeltest.TestProtocol(t, yodeltest.Protocol{
-				Protocol: http.New(nil), Codes: true, Deadlines: true, Metadata: true, OneAtATime: !test.h2,
+				Protocol: http.New(nil), Codes: true, Deadlines: true, Metadata: true, OneAtATime: !test.h2, Middleware: refusing.All,
 			}, dialer(test.h2, test.grpc))
 		})
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/conformance/refusing"
 	"github.com/yodel-rpc/yodel/protocol/jsonrpc"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -100,7 +101,7 @@ var codes = map[int]yodel.Code{
 }
 
 func TestProtocolKeepsTheContract(t *testing.T) {
-	yodeltest.TestProtocol(t, yodeltest.Protocol{Protocol: jsonrpc.Protocol, Codes: true}, newCaller)
+	yodeltest.TestProtocol(t, yodeltest.Protocol{Protocol: jsonrpc.Protocol, Codes: true, Middleware: refusing.All}, newCaller)
 }
 
 // A caller1 is a client of net/rpc/jsonrpc.
@@ -112,7 +113,7 @@ func (c caller1) Do(_ context.Context, call *yodel.Call) error {
 }
 
 func TestProtocolKeepsTheContractWithVersion1(t *testing.T) {
-	yodeltest.TestProtocol(t, yodeltest.Protocol{Protocol: jsonrpc.Protocol}, func(conn net.Conn) yodel.Caller {
+	yodeltest.TestProtocol(t, yodeltest.Protocol{Protocol: jsonrpc.Protocol, Middleware: refusing.All}, func(conn net.Conn) yodel.Caller {
 		return caller1{std.NewClient(trimmed{conn})}
 	})
 }

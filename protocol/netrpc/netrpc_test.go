@@ -20,6 +20,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
+	"github.com/yodel-rpc/yodel/conformance/refusing"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/protocol/netrpc"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -404,6 +405,6 @@ func (c caller) Do(_ context.Context, call *yodel.Call) error {
 }
 
 func TestProtocolKeepsTheContract(t *testing.T) {
-	p := yodeltest.Protocol{Protocol: netrpc.Protocol, Codecs: []yodel.Codec{gob.Codec}}
+	p := yodeltest.Protocol{Protocol: netrpc.Protocol, Codecs: []yodel.Codec{gob.Codec}, Middleware: refusing.All}
 	yodeltest.TestProtocol(t, p, func(conn net.Conn) yodel.Caller { return caller{rpc.NewClient(conn)} })
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/compress/gzip"
+	"github.com/yodel-rpc/yodel/conformance/refusing"
 	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -123,7 +124,7 @@ func (c *testClient) Do(ctx context.Context, call *yodel.Call) error {
 }
 
 func TestProtocol(t *testing.T) {
-	yodeltest.TestProtocol(t, yodeltest.Protocol{Protocol: Protocol, Codes: true, Deadlines: true, Metadata: true}, newTestClient)
+	yodeltest.TestProtocol(t, yodeltest.Protocol{Protocol: Protocol, Codes: true, Deadlines: true, Metadata: true, Middleware: refusing.All}, newTestClient)
 }
 
 // A server survives any bytes.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	codec "github.com/yodel-rpc/yodel/codec/thrift"
+	"github.com/yodel-rpc/yodel/conformance/refusing"
 	"github.com/yodel-rpc/yodel/internal/thriftwire"
 	"github.com/yodel-rpc/yodel/protocol/thrift"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -150,7 +151,7 @@ func (c *client) Do(_ context.Context, call *yodel.Call) error {
 func TestProtocol(t *testing.T) {
 	for _, d := range dialects {
 		t.Run(d.String(), func(t *testing.T) {
-			p := yodeltest.Protocol{Protocol: thrift.Protocol, Codecs: codecs, OneAtATime: true}
+			p := yodeltest.Protocol{Protocol: thrift.Protocol, Codecs: codecs, OneAtATime: true, Middleware: refusing.All}
 			yodeltest.TestProtocol(t, p, func(conn net.Conn) yodel.Caller {
 				return &client{dialect: d, conn: conn, replies: bufio.NewReader(conn)}
 			})
