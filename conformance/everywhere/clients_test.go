@@ -50,7 +50,7 @@ var clientGuarantees = []Guarantee{
 	{
 		Name: "budget", Only: oneAttempt,
 		Prepare: func(tr *Trial) {
-			tr.fail = always(yodel.Errorf(yodel.Unavailable, "not now"))
+			tr.fail = always(yodel.Errorf(yodel.Unavailable, planned))
 			tr.Client.Idempotent = methods
 			tr.Client.Middleware = []yodel.Middleware{retry.Times(3)}
 		},
@@ -60,8 +60,7 @@ var clientGuarantees = []Guarantee{
 	},
 	{
 		Name: "keys", Only: oneAttempt,
-		Lacks: lacks(func(w *Wire) bool { return w.remember },
-			"yodel's servers do not say over this protocol that they remember keys, so a client does not repeat a call because of its key"),
+		Lacks: lacksMemory,
 		Prepare: func(tr *Trial) {
 			tr.Options.Keys = once.With(nil)
 			tr.Client.EndpointMiddleware = []yodel.EndpointMiddleware{loseOne()}
@@ -71,11 +70,14 @@ var clientGuarantees = []Guarantee{
 			tr.Client.Middleware = slices.Insert(tr.Client.Middleware, 0, once.Keys())
 		},
 		Check: func(ctx context.Context, c *Cell) error {
-			if err := c.replies(ctx, 1); err != nil {
-				return err
-			}
-			if n := c.executed.Load(); n != 1 {
-				return fmt.Errorf("a call whose first reply was lost was executed %d times", n)
+			got, err := c.Call(ctx, yodel.Call{})
+			switch n := c.executed.Load(); {
+			case n != 1:
+				return fmt.Errorf("a call whose first reply was lost was executed %d times: %w", n, err)
+			case yodel.CodeOf(err) == yodel.Unavailable && !yodel.NotProcessed(err):
+				return NotHeld("a call whose reply was lost is not made again: %w", err)
+			case err != nil || got != 1:
+				return errors.Join(err, fmt.Errorf("the reply is %d", got))
 			}
 			return nil
 		},
@@ -86,7 +88,7 @@ var clientGuarantees = []Guarantee{
 		Client: attempts(breaker.With(&breaker.Options{Errors: 1, Slow: 1, Open: time.Hour})),
 		Only:   "a stream that has begun is no slow call",
 		Check: func(ctx context.Context, c *Cell) error {
-			if err := c.replies(ctx, 1); err != nil { // it is slow
+			if err := c.works(ctx, 1); err != nil { // it is slow
 				return err
 			}
 			return c.refuses(ctx, yodel.Unavailable)
@@ -97,7 +99,7 @@ var clientGuarantees = []Guarantee{
 		Prepare: func(tr *Trial) {
 			tr.fail = func(server int) error {
 				if server == 0 {
-					return yodel.Errorf(yodel.Unavailable, "broken")
+					return yodel.Errorf(yodel.Unavailable, planned)
 				}
 				return nil
 			}
@@ -141,6 +143,18 @@ var clientGuarantees = []Guarantee{
 	},
 }
 
+// lacksMemory returns why a client does not repeat a call because of its key.
+func lacksMemory(w *Wire, _ Shape) string {
+	switch {
+	case w.remember || w.dial != nil:
+		return ""
+	case !w.keys:
+		return noKey
+	}
+	return "yodel's choice: the call carries its key, and a server remembers it, but only yodel's own protocol says when a connection begins " +
+		"which memory the server has. Elsewhere a client would learn it with a reply, and a reply that is lost teaches nothing, so the client does not repeat the call"
+}
+
 var hedging = Guarantee{
 	Name: "hedge", Only: oneAttempt, Servers: 2,
 	Prepare: func(tr *Trial) {
@@ -149,15 +163,30 @@ var hedging = Guarantee{
 		tr.waits = func(int64) bool { return waits.CompareAndSwap(false, true) }
 	},
 	Client: hedged.client,
-	Check: func(ctx context.Context, c *Cell) error {
-		own, cancel := context.WithTimeout(ctx, c.limit())
-		defer cancel()
+	Check:  checkHedge,
+}
+
+// checkHedge wants a second attempt to answer a call whose first one waits forever.
+func checkHedge(ctx context.Context, c *Cell) error {
+	own, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
 		_, err := c.Call(own, yodel.Call{})
-		if n := c.executed.Load(); err != nil || n != 2 {
-			return fmt.Errorf("%d attempts of a slow call: %w", n, err)
-		}
-		return nil
-	},
+		ended <- err
+	}()
+	err := until(ctx, func() bool { return c.executed.Load() > 0 || len(ended) > 0 })
+	if err == nil {
+		err = c.Seen(ctx, "the call does not end", func() bool { return len(ended) > 0 })
+	}
+	cancel()
+	if e := <-ended; err == nil {
+		err = e
+	}
+	if n := c.executed.Load(); err == nil && n != 2 {
+		return fmt.Errorf("%d attempts of a slow call", n)
+	}
+	return err
 }
 
 // methods are the methods of unary calls, which may be executed twice.
@@ -167,7 +196,7 @@ var methods = []string{string(unary)}
 func failTwice(tr *Trial) {
 	tr.fail = func(int) error {
 		if tr.executed.Load() <= 2 {
-			return yodel.Errorf(yodel.Unavailable, "not now")
+			return yodel.Errorf(yodel.Unavailable, planned)
 		}
 		return nil
 	}
@@ -206,23 +235,31 @@ func sick(next yodel.Handler) yodel.Handler {
 
 func checkBudget(ctx context.Context, c *Cell) error {
 	_, err := c.Call(ctx, yodel.Call{Budget: c.budget})
-	if n := c.executed.Load(); err == nil || n != 2 {
-		return fmt.Errorf("the call was executed %d times, want the 2 of its budget: %w", n, err)
+	switch n := c.executed.Load(); {
+	case !isPlanned(err):
+		return fmt.Errorf("the call does not fail as planned: %w", err)
+	case n != 2:
+		return NotHeld("the call was executed %d times, want the 2 of its budget: %w", n, err)
 	}
 	return nil
 }
 
 // checkAvoids wants server 0 to get no more calls.
 func checkAvoids(ctx context.Context, c *Cell) error {
-	since := 0
-	return c.Seen(ctx, "the bad server still gets calls", func() bool {
+	since, bad := 0, int64(0) // calls that went well, and those of server 0, since one was bad
+	var last error
+	err := c.Seen(ctx, "the bad server still gets calls", func() bool {
 		before := c.by[0].Load()
 		_, err := c.Call(ctx, yodel.Call{})
 		if since++; err != nil || c.by[0].Load() != before {
-			since = 0
+			since, bad, last = 0, bad+c.by[0].Load()-before, err
 		}
 		return since == 100
 	})
+	if err != nil && bad == 0 {
+		return fmt.Errorf("calls that server 0 does not get fail: %w", last)
+	}
+	return err
 }
 
 // checkCoalesce wants calls that arrive while an equal one runs to share its execution.
@@ -232,8 +269,11 @@ func checkCoalesce(ctx context.Context, c *Cell) error {
 	err := until(ctx, func() bool { return c.entered.Load() == calls && c.running.Load() > 0 })
 	close(c.gate)
 	wait()
-	if n := c.executed.Load(); err != nil || n >= calls || failed.Load() > 0 {
+	switch n := c.executed.Load(); {
+	case err != nil || failed.Load() > 0 || n == 0:
 		return errors.Join(err, fmt.Errorf("%d calls at once were executed %d times, %d failed", calls, n, failed.Load()))
+	case n >= calls:
+		return NotHeld("%d calls at once were executed %d times", calls, n)
 	}
 	return nil
 }
@@ -254,18 +294,18 @@ func (tr *Trial) observer() yodel.Observer {
 
 // checkObserver wants an observer to see each call once, with its outcome.
 func checkObserver(ctx context.Context, c *Cell) error {
-	if err := c.replies(ctx, 1); err != nil {
+	if err := c.works(ctx, 1); err != nil {
 		return err
 	}
 	c.bad.Store(true)
-	if _, err := c.Call(ctx, yodel.Call{}); err == nil {
-		return errors.New("the second call succeeds")
+	if _, err := c.Call(ctx, yodel.Call{}); yodel.CodeOf(err) != absent.Code {
+		return fmt.Errorf("the second call does not fail as planned: %w", err)
 	}
 	err := c.Seen(ctx, "the observer misses a call", func() bool { return c.ended.Load()+c.failed.Load() >= 2 })
-	if begun, ended, failed := c.begun.Load(), c.ended.Load(), c.failed.Load(); err != nil || begun != 2 || ended != 1 || failed != 1 {
-		return errors.Join(err, fmt.Errorf("the observer saw %d calls, %d end and %d fail, want 2, 1 and 1", begun, ended, failed))
+	if begun, ended, failed := c.begun.Load(), c.ended.Load(), c.failed.Load(); err == nil && (begun != 2 || ended != 1 || failed != 1) {
+		return NotHeld("the observer saw %d calls, %d end and %d fail, want 2, 1 and 1", begun, ended, failed)
 	}
-	return nil
+	return err
 }
 
 const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01 rojo=00f067aa0ba902b7"
@@ -279,7 +319,7 @@ func checkTrace(ctx context.Context, c *Cell) error {
 		return err
 	}
 	if got := c.trace.Load(); got != trace {
-		return fmt.Errorf("the method gets the trace context %q, want %q", got, trace)
+		return NotHeld("the method gets the trace context %q, want %q", got, trace)
 	}
 	return nil
 }

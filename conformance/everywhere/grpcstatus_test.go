@@ -55,6 +55,10 @@ var failingAsGRPC = plain(func() yodel.Middleware {
 func checkGRPC(ctx context.Context, c *Cell) error {
 	_, err := c.Call(ctx, yodel.Call{})
 	switch e, ok := errors.AsType[*yodel.Error](err); {
+	case err == nil && c.executed.Load() == 1: // the middleware that fails is not there
+		return NotHeld("the call succeeds")
+	case isPlanned(err): // the method fails without a status of grpc-go
+		return NotHeld("the error is %w, want that of grpc-go", err)
 	case yodel.CodeOf(err) != absent.Code:
 		return fmt.Errorf("the code is %v, want %v: %w", yodel.CodeOf(err), absent.Code, err)
 	case !ok && c.Side == "client" && errors.Is(err, grpcAbsent): // it has not left the caller

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -22,6 +23,8 @@ const (
 	Feed   Shape = "feed"
 	Upload Shape = "upload"
 	Duplex Shape = "duplex"
+	// OneWay is a call of a unary method that has no reply. The server's observers see its outcome.
+	OneWay Shape = "one-way"
 )
 
 // A Guarantee is a row of the table: what a middleware, an option or the framework itself promises.
@@ -29,7 +32,8 @@ type Guarantee struct {
 	Name string
 	// Only says why other shapes than the unary one do not have the guarantee. Empty means that all
 	// shapes have it.
-	Only string
+	Only   string
+	oneWay bool // it is about one-way calls
 	// Lacks says why calls of a shape over a wire cannot have it. Nil or "" means that they have.
 	Lacks func(w *Wire, shape Shape) string
 	// Server and Client give the guarantee on that side. Nil means that it does not belong there.
@@ -41,9 +45,28 @@ type Guarantee struct {
 	AtOnce int
 	// Servers is how many servers there are, among which a client divides its calls. Default 1.
 	Servers int
-	// Check returns an error if the guarantee does not hold.
+	// Check returns an error of NotHeld if the guarantee does not hold, and any other error if the
+	// check could not be made: if a call before the one that it is about failed, for example.
 	Check func(ctx context.Context, c *Cell) error
 }
+
+// A notHeld is what a check has found: the guarantee does not hold.
+type notHeld struct{ error }
+
+func (n notHeld) Unwrap() error { return n.error }
+
+// NotHeld returns an error that says that a guarantee does not hold. It is the only error with
+// which a control succeeds, so a check returns it for nothing else: a server that cannot be
+// reached, or a call that fails for another reason, shows nothing about a guarantee.
+func NotHeld(format string, args ...any) error {
+	return notHeld{fmt.Errorf(format, args...)}
+}
+
+// planned is the text of the errors with which the methods fail because a row says so.
+const planned = "as planned: not now"
+
+// isPlanned reports whether a call has reached a method that fails because its row says so.
+func isPlanned(err error) bool { return err != nil && strings.Contains(err.Error(), planned) }
 
 // A Cell is a guarantee of one side, over one wire, for one shape.
 type Cell struct {
@@ -59,7 +82,8 @@ type Cell struct {
 }
 
 // Call makes a call of the cell's shape, and returns the number in the reply. The method, the
-// arguments and the reply of like are set here.
+// arguments and the reply of like are set here. A one-way call has the outcome that the server's
+// observers see, and instead of a reply the number of calls that were executed.
 func (c *Cell) Call(ctx context.Context, like yodel.Call) (int64, error) {
 	return c.callWith(ctx, &like)
 }
@@ -68,6 +92,10 @@ func (c *Cell) Call(ctx context.Context, like yodel.Call) (int64, error) {
 func (c *Cell) callWith(ctx context.Context, call *yodel.Call) (int64, error) {
 	switch c.Shape {
 	case Feed:
+		if p, ok := c.Caller.(*poster); ok {
+			call.Method, call.Args = string(feed), c.ask()
+			return p.feed(ctx, call)
+		}
 		return first(feed.Do(ctx, c.Caller, call, c.ask()))
 	case Upload:
 		told, err := upload.Do(ctx, c.Caller, call, func(send yodel.Send[Ask]) error { return send(c.ask()) })
@@ -85,6 +113,17 @@ func (c *Cell) callWith(ctx context.Context, call *yodel.Call) (int64, error) {
 			return err
 		})
 		return n, err
+	case OneWay:
+		call.Method, call.Args, call.OneWay = string(unary), c.ask(), true
+		if err := c.Caller.Do(ctx, call); err != nil {
+			return 0, err
+		}
+		select {
+		case err := <-c.outcomes:
+			return c.executed.Load(), err
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
 	default:
 		told, err := unary.Do(ctx, c.Caller, call, c.ask())
 		return number(told), err
@@ -115,7 +154,7 @@ func first(recv yodel.Recv[Told]) (n int64, err error) {
 
 // Method is the method of the cell's shape.
 func (c *Cell) Method() string {
-	return map[Shape]string{Unary: string(unary), Feed: string(feed), Upload: string(upload), Duplex: string(duplex)}[c.Shape]
+	return map[Shape]string{Unary: string(unary), OneWay: string(unary), Feed: string(feed), Upload: string(upload), Duplex: string(duplex)}[c.Shape]
 }
 
 // Hold tries guarantees over every wire, on each side to which they belong and for each shape that
@@ -166,8 +205,13 @@ func (g *Guarantee) sides(w *Wire) map[string]func(t *testing.T, tr *Trial) {
 
 // shapes returns the shapes that both the guarantee and a wire have.
 func (g *Guarantee) shapes(w *Wire) []Shape {
-	if g.Only != "" || !w.streams {
+	switch {
+	case g.oneWay:
+		return []Shape{OneWay}
+	case g.Only != "" || !w.streams && !w.feeds:
 		return []Shape{Unary}
+	case !w.streams:
+		return []Shape{Unary, Feed}
 	}
 	return []Shape{Unary, Feed, Upload, Duplex}
 }
@@ -175,6 +219,9 @@ func (g *Guarantee) shapes(w *Wire) []Shape {
 // missing returns why calls of a shape over a wire cannot have a guarantee. It is empty if it is
 // tried there.
 func (g *Guarantee) missing(w *Wire, shape Shape) string {
+	if g.oneWay && !w.oneWay {
+		return "the protocol has no one-way calls, or the caller makes none"
+	}
 	if g.Lacks != nil {
 		if why := g.Lacks(w, shape); why != "" {
 			return why
@@ -199,17 +246,23 @@ func (g *Guarantee) tryOn(t *testing.T, w *Wire, shape Shape, side string, put f
 	if put != nil {
 		put(t, tr)
 	}
+	if shape == OneWay {
+		tr.watchOutcomes()
+	}
 	tr.start()
 	n := max(g.AtOnce, 1)
 	if side == "client" {
 		n = 1 // each client has middleware of its own
 	}
 	err := g.Check(ctx, &Cell{Trial: tr, Wire: w, Shape: shape, Side: side, t: t, Caller: w.caller(t, tr, n)})
+	_, found := errors.AsType[notHeld](err)
 	switch {
-	case tr.Control && err == nil:
-		t.Error("the check passes without what gives the guarantee")
 	case !tr.Control && err != nil:
 		t.Error(err)
+	case tr.Control && err == nil:
+		t.Error("the check passes without what gives the guarantee")
+	case tr.Control && !found:
+		t.Errorf("without what gives the guarantee, the check fails for another reason: %v", err)
 	}
 }
 
@@ -232,12 +285,12 @@ func (c *Cell) refuses(ctx context.Context, code yodel.Code) error {
 	before := c.executed.Load()
 	_, err := c.Call(ctx, yodel.Call{})
 	switch n := c.executed.Load() - before; {
-	case err == nil:
-		return errors.New("the call succeeds, want it to be refused")
 	case n != 0:
-		return errors.New("the call was executed, want it to be refused")
+		return NotHeld("the call was executed, want it to be refused: %w", err)
+	case err == nil:
+		return errors.New("the call succeeds, and was not executed")
 	case yodel.CodeOf(err) != code:
-		return errors.Join(errors.New("the code is not "+code.String()), err)
+		return fmt.Errorf("the code is not %v: %w", code, err)
 	}
 	return nil
 }
@@ -254,17 +307,22 @@ func lacks(has func(w *Wire) bool, why string) func(w *Wire, _ Shape) string {
 }
 
 // LacksKeys says why a call over a wire has no idempotency key.
-var LacksKeys = lacks(func(w *Wire) bool { return w.keys }, "the protocol has no place for a key")
+var LacksKeys = lacks(func(w *Wire) bool { return w.keys }, noKey)
+
+const noKey = "the protocol has no place for a key"
 
 // ExecutesOnce wants two equal calls with a key, which may be empty, to be executed once.
 func (c *Cell) ExecutesOnce(ctx context.Context, key string) error {
 	for range 2 {
-		if got, err := c.Call(ctx, yodel.Call{IdempotencyKey: key}); err != nil || got != 1 {
-			return errors.Join(err, fmt.Errorf("the reply is %d, want that of the first call", got))
+		got, err := c.Call(ctx, yodel.Call{IdempotencyKey: key})
+		switch n := c.executed.Load(); {
+		case err != nil:
+			return err
+		case n != 1:
+			return NotHeld("two equal calls were executed %d times, and the second one gets the reply %d", n, got)
+		case got != 1:
+			return fmt.Errorf("the reply is %d, want that of the first call", got)
 		}
-	}
-	if n := c.executed.Load(); n != 1 {
-		return fmt.Errorf("two equal calls were executed %d times", n)
 	}
 	return nil
 }
@@ -274,13 +332,27 @@ func (c *Cell) Seen(ctx context.Context, what string, condition func() bool) err
 	own, cancel := context.WithTimeout(ctx, c.limit())
 	defer cancel()
 	if err := until(own, condition); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+		return NotHeld("%s: %w", what, err)
 	}
 	return nil
 }
 
-// replies wants a call to have a number as its reply.
+// replies wants a call to have a number as its reply. Another reply, or the error of a method that
+// fails as planned, says that the guarantee does not hold.
 func (c *Cell) replies(ctx context.Context, want int64) error {
+	switch got, err := c.Call(ctx, yodel.Call{}); {
+	case isPlanned(err):
+		return NotHeld("the caller gets the error of the method: %w", err)
+	case err != nil:
+		return err
+	case got != want:
+		return NotHeld("the reply is %d, want %d", got, want)
+	}
+	return nil
+}
+
+// works wants a call to have a number as its reply, before the call that the check is about.
+func (c *Cell) works(ctx context.Context, want int64) error {
 	if got, err := c.Call(ctx, yodel.Call{}); err != nil || got != want {
 		return errors.Join(err, fmt.Errorf("the reply is %d, want %d", got, want))
 	}
@@ -290,7 +362,7 @@ func (c *Cell) replies(ctx context.Context, want int64) error {
 // CheckRate wants two calls to pass, and the third to be refused.
 func CheckRate(ctx context.Context, c *Cell) error {
 	for n := range int64(2) {
-		if err := c.replies(ctx, n+1); err != nil {
+		if err := c.works(ctx, n+1); err != nil {
 			return err
 		}
 	}

@@ -14,32 +14,16 @@ import (
 
 var update = flag.Bool("update", false, "write the tables of docs/wires.md")
 
-// A table is a table of docs/wires.md.
-type table struct {
-	title string
-	file  string // of the test
-	test  string
-	rows  []Guarantee
-}
-
-func tables() []table {
-	return []table{
+func tables() []Table {
+	return slices.Concat([]Table{
 		{"Middleware", "conformance/everywhere/middleware_test.go", "TestMiddlewareOverEveryWire", middlewareGuarantees},
 		{"Clients", "conformance/everywhere/clients_test.go", "TestClientsOverEveryWire", clientGuarantees},
 		{"Rules", "conformance/everywhere/rules_test.go", "TestRulesOverEveryWire", ruleGuarantees()},
-		{"Redis", "middleware/redis/everywhere_test.go", "TestRedisOverEveryWire", []Guarantee{
-			{Name: "once in Redis", Only: oneExecution, Lacks: LacksKeys, Server: given},
-			{Name: "rate in Redis", Server: given},
-		}},
-		{"Prometheus", "metrics/prometheus/everywhere_test.go", "TestMetricsOverEveryWire", []Guarantee{{Name: "calls are counted", Server: given, Client: given}}},
-		{"OpenTelemetry", "trace/otel/everywhere_test.go", "TestSpansOverEveryWire", []Guarantee{{Name: "calls are spans", Server: given, Client: given}}},
+	}, Modules, []Table{
 		{"The framework", "conformance/everywhere/guarantees_test.go", "TestGuaranteesOverEveryWire", frameworkGuarantees},
-	}
+		{"One-way calls", "conformance/everywhere/oneway_test.go", "TestOneWayCallsOverEveryWire", oneWayGuarantees()},
+	})
 }
-
-// given stands in for what a test of another module gives. This module cannot import that test, so
-// its rows are written here again.
-func given(*testing.T, *Trial) {}
 
 const (
 	page       = "../../docs/wires.md"
@@ -70,7 +54,7 @@ func TestPage(t *testing.T) {
 }
 
 // document returns the tables, and below them the reasons of the cells that cannot be.
-func document(all []table) string {
+func document(all []Table) string {
 	var b strings.Builder
 	var reasons []string
 	number := func(why string) int {
@@ -81,13 +65,13 @@ func document(all []table) string {
 		return n + 1
 	}
 	for _, tab := range all {
-		fmt.Fprintf(&b, "\n### %s\n\nThe test is [%s](../%s).\n\n| | on | calls |", tab.title, tab.test, tab.file)
+		fmt.Fprintf(&b, "\n### %s\n\nThe test is [%s](../%s).\n\n| | on | calls |", tab.Title, tab.Test, tab.File)
 		for i := range Wires {
 			fmt.Fprintf(&b, " %s |", Wires[i].Name)
 		}
 		b.WriteString("\n" + strings.Repeat("|---", 3+len(Wires)) + "|\n")
-		for i := range tab.rows {
-			g := &tab.rows[i]
+		for i := range tab.Rows {
+			g := &tab.Rows[i]
 			fmt.Fprintf(&b, "| %s | %s | %s |", g.Name, g.on(), g.calls(number))
 			for i := range Wires {
 				fmt.Fprintf(&b, " %s |", g.cell(&Wires[i], number))
@@ -136,7 +120,10 @@ func (g *Guarantee) on() string {
 
 // calls says which calls have a guarantee.
 func (g *Guarantee) calls(number func(why string) int) string {
-	if g.Only == "" {
+	switch {
+	case g.oneWay:
+		return "one-way"
+	case g.Only == "":
 		return "all"
 	}
 	return fmt.Sprintf("unary %d", number(g.Only))

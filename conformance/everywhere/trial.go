@@ -41,6 +41,8 @@ const (
 	feed   yodel.Feed[Ask, Told]   = "All.Feed"
 	upload yodel.Upload[Ask, Told] = "All.Upload"
 	duplex yodel.Duplex[Ask, Told] = "All.Duplex"
+
+	other yodel.Method[Ask, Told] = "All.Other" // called in controls
 )
 
 // A Trial is one cell of the table: servers, and the options of a client that calls them. Its
@@ -56,6 +58,7 @@ type Trial struct {
 	count    int // how many servers there are; 0 means 1
 	server   *yodel.Server
 	servers  []*yodel.Server
+	addrs    []string                                        // of the servers that a client of yodel calls
 	speaks   []string                                        // the protocols that the servers announce
 	resolver yodel.Resolver                                  // names the servers
 	resolve  func(instances []yodel.Instance) yodel.Resolver // nil means that of the addresses
@@ -76,6 +79,7 @@ type Trial struct {
 	running  atomic.Int64                             // in the methods
 	peak     atomic.Int64                             // of running
 	lines    buffer                                   // of a log
+	exposes  bool                                     // the servers send the texts of all errors over HTTP too
 	budget   int                                      // of the calls; 0 means none
 	rules    rules.Registry                           // with the rules of the service; nil if it has none
 	more     func(s *yodel.Server)                    // registers more methods; nil if there are none
@@ -85,6 +89,8 @@ type Trial struct {
 	ended    atomic.Int64                             // those that have ended well
 	limits   atomic.Int64                             // that the last call has passed
 	failed   atomic.Int64                             // those that have failed
+	outcomes chan error                               // of one-way calls, as the servers see them
+	failure  atomic.Pointer[error]                    // of the first call that has failed in a drain
 	deadline atomic.Value                             // of the context of the last call, a time.Time
 	metadata atomic.Value                             // a value of the metadata of the last call, a string
 	trace    atomic.Value                             // the trace context of the last call, a string
@@ -109,6 +115,24 @@ func (b *buffer) String() string {
 	return b.text.String()
 }
 
+// first returns the error of the first call that has failed in a drain, or nil.
+func (tr *Trial) first() error {
+	if err := tr.failure.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// watchOutcomes adds an observer of the outcomes of one-way calls to the servers.
+func (tr *Trial) watchOutcomes() {
+	tr.outcomes = make(chan error, 1000)
+	tr.Options.Observers = append(tr.Options.Observers, yodel.Observer{End: func(_ context.Context, call *yodel.Call, err error) {
+		if call.OneWay {
+			tr.outcomes <- err
+		}
+	}})
+}
+
 // start makes the servers.
 func (tr *Trial) start() {
 	for i := range max(tr.count, 1) {
@@ -119,7 +143,7 @@ func (tr *Trial) start() {
 
 func (tr *Trial) newServer(i int) *yodel.Server {
 	o := tr.Options
-	o.Protocols, o.Codecs, o.Logger = protocols(), codecs(), silent
+	o.Protocols, o.Codecs, o.Logger = tr.protocols(), codecs(), silent
 	if tr.log != nil {
 		o.Logger = tr.log
 	}
@@ -133,6 +157,7 @@ func (tr *Trial) newServer(i int) *yodel.Server {
 	}
 	s := create(&o)
 	unary.Handle(s, func(ctx context.Context, in *Ask) (*Told, error) { return tr.execute(ctx, i, in.N) })
+	other.Handle(s, func(context.Context, *Ask) (*Told, error) { return &Told{}, tr.do(i) })
 	if tr.more != nil {
 		tr.more(s)
 	}
@@ -214,11 +239,16 @@ func always(err error) func(int) error { return func(int) error { return err } }
 // serve starts s on loopback, and ends it with the test. Config is for TLS, and may be nil.
 func serve(t *testing.T, s *yodel.Server, config *tls.Config) (addr string) {
 	t.Helper()
+	return serveAt(t, s, config, "127.0.0.1:0")
+}
+
+func serveAt(t *testing.T, s *yodel.Server, config *tls.Config, at string) (addr string) {
+	t.Helper()
 	transport := yodel.TCP
 	if config != nil {
 		transport = &yodeltls.Transport{Server: config}
 	}
-	l, err := transport.Listen("127.0.0.1:0")
+	l, err := transport.Listen(at)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,10 +7,13 @@
 package everywhere
 
 import (
+	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -48,6 +51,7 @@ type Wire struct {
 	notProcessed bool
 	builtIn      bool // it carries the built-in methods
 	streams      bool // it carries feeds, uploads and duplexes
+	feeds        bool // it carries feeds, and the test has no clients for uploads and duplexes
 	oneWay       bool // it carries one-way calls
 	// UnaryIsOne says that a request does not tell a unary call from a stream with one message, so
 	// that a call is what its method is.
@@ -69,10 +73,10 @@ var Wires = []Wire{
 	{Name: "server to client", Metadata: true, keys: true, details: true, notProcessed: true, deadline: true, cancels: true, builtIn: true, streams: true, oneWay: true, dial: dialPeer},
 	{Name: "gRPC", builtIn: true, Metadata: true, keys: true, details: true, notProcessed: true, deadline: true, cancels: true, compresses: true, streams: true, unaryIsOne: true, wire: grpc.Wire},
 	{Name: "gRPC-Web", builtIn: true, Metadata: true, keys: true, details: true, notProcessed: true, deadline: true, cancels: true, compresses: true, streams: true, unaryIsOne: true, wire: grpc.Web},
-	{Name: "gRPC-Web over HTTP 1", builtIn: true, Metadata: true, keys: true, details: true, notProcessed: true, deadline: true, cancels: true, compresses: true, unaryIsOne: true, oneAtATime: true, wire: grpc.Web1},
+	{Name: "gRPC-Web over HTTP 1", builtIn: true, Metadata: true, keys: true, details: true, notProcessed: true, deadline: true, cancels: true, compresses: true, unaryIsOne: true, oneAtATime: true, feeds: true, wire: grpc.Web1},
 	{Name: "Connect", builtIn: true, Metadata: true, keys: true, details: true, notProcessed: true, deadline: true, cancels: true, compresses: true, streams: true, wire: connect.Wire(nil)},
-	{Name: "Connect over HTTP 1", builtIn: true, Metadata: true, keys: true, details: true, notProcessed: true, deadline: true, cancels: true, compresses: true, oneAtATime: true, wire: connect.Wire(&connect.Options{HTTP1: true})},
-	{Name: "JSON over HTTP", notProcessed: true, oneAtATime: true, details: true, builtIn: true, Metadata: true, keys: true, deadline: true, cancels: true, dial: dialHTTP},
+	{Name: "Connect over HTTP 1", builtIn: true, Metadata: true, keys: true, details: true, notProcessed: true, deadline: true, cancels: true, compresses: true, oneAtATime: true, feeds: true, wire: connect.Wire(&connect.Options{HTTP1: true})},
+	{Name: "JSON over HTTP", notProcessed: true, oneAtATime: true, feeds: true, details: true, builtIn: true, Metadata: true, keys: true, deadline: true, cancels: true, dial: dialHTTP},
 	{Name: "JSON-RPC 2", notProcessed: true, builtIn: true, details: true, oneWay: true, wire: jsonrpc.Wire(yodel.JSON)},
 	{Name: "JSON-RPC 1", builtIn: true, wire: jsonrpc.Wire1(yodel.JSON)},
 	{Name: "net rpc", builtIn: true, wire: netrpc.Wire(gob.Codec), codec: gob.Codec},
@@ -85,8 +89,8 @@ var Wires = []Wire{
 var dubboTypes = &dubbo.WireOptions{Parameters: map[string]string{string(unary): "Lall/Ask;", "All.Say": "Lall/Saying;"}}
 
 // protocols are those of every server of the table.
-func protocols() []yodel.Protocol {
-	return []yodel.Protocol{http.New(nil), rpcx.Protocol, netrpc.Protocol, jsonrpc.Protocol, thrift.New(&thrift.Options{Service: "All"}), dubbo.Protocol}
+func (tr *Trial) protocols() []yodel.Protocol {
+	return []yodel.Protocol{http.New(&http.Options{ExposeErrors: tr.exposes}), rpcx.Protocol, netrpc.Protocol, jsonrpc.Protocol, thrift.New(&thrift.Options{Service: "All"}), dubbo.Protocol}
 }
 
 // codecs are those that the servers of the table have in addition to JSON.
@@ -147,6 +151,7 @@ func (w *Wire) resolver(t *testing.T, tr *Trial) yodel.Resolver {
 			in.Protocols = []string{w.wire.Name()}
 			addr = w.wire.Name() + "://" + addr
 		}
+		tr.addrs = append(tr.addrs, in.Addr)
 		instances, addrs = append(instances, in), append(addrs, addr)
 	}
 	if tr.resolve != nil {
@@ -207,15 +212,65 @@ func dialHTTP(t *testing.T, tr *Trial) yodel.Caller {
 
 // Do implements yodel.Caller.
 func (p *poster) Do(ctx context.Context, call *yodel.Call) error {
-	body, err := json.Marshal(call.Args)
+	reply, err := p.post(ctx, call, "")
 	if err != nil {
 		return err
+	}
+	defer reply.Body.Close()
+	return json.NewDecoder(reply.Body).Decode(call.Reply)
+}
+
+// feed calls a feed, which arrives as server-sent events, and returns the number in its first
+// message.
+func (p *poster) feed(ctx context.Context, call *yodel.Call) (n int64, err error) {
+	reply, err := p.post(ctx, call, "text/event-stream")
+	if err != nil {
+		return 0, err
+	}
+	defer reply.Body.Close()
+	name := ""
+	for lines := bufio.NewScanner(reply.Body); lines.Scan(); {
+		if event, ok := strings.CutPrefix(lines.Text(), "event: "); ok {
+			name = event
+		}
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		switch {
+		case !ok:
+		case name == "end":
+			return n, nil
+		case name == "error":
+			var last struct {
+				Error json.RawMessage `json:"error"`
+			}
+			if err := json.Unmarshal([]byte(data), &last); err != nil {
+				return n, err
+			}
+			return n, failureOf(last.Error, false)
+		default:
+			var told Told
+			if err := json.Unmarshal([]byte(data), &told); err != nil {
+				return n, err
+			}
+			n = cmp.Or(n, told.N)
+		}
+	}
+	return n, cmp.Or(ctx.Err(), errors.New("the events have no end"))
+}
+
+// post makes a request, and returns its reply if the call succeeds.
+func (p *poster) post(ctx context.Context, call *yodel.Call, accept string) (*std.Response, error) {
+	body, err := json.Marshal(call.Args)
+	if err != nil {
+		return nil, err
 	}
 	r, err := std.NewRequestWithContext(ctx, std.MethodPost, p.url+"/"+call.Method, bytes.NewReader(body))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	r.Header.Set("Content-Type", "application/json")
+	if accept != "" {
+		r.Header.Set("Accept", accept)
+	}
 	for key, value := range call.Metadata {
 		r.Header.Set(key, value)
 	}
@@ -230,36 +285,39 @@ func (p *poster) Do(ctx context.Context, call *yodel.Call) error {
 		r.Header.Set("Idempotency-Key", call.IdempotencyKey)
 	}
 	reply, err := p.client.Do(r)
-	if err != nil {
-		return err
+	if err != nil || reply.StatusCode == std.StatusOK {
+		return reply, err
 	}
 	defer reply.Body.Close()
 	if body, err = io.ReadAll(reply.Body); err != nil {
+		return nil, err
+	}
+	return nil, fmt.Errorf("%s: %w", reply.Status, failureOf(body, reply.Header.Get("Yodel-Not-Processed") == "1"))
+}
+
+// failureOf returns an error of Connect.
+func failureOf(text []byte, notProcessed bool) error {
+	e := yodel.Errorf(yodel.Unknown, "%s", text)
+	e.NotProcessed = notProcessed
+	var said struct {
+		Code    string `json:"code"`
+		Details []struct {
+			Type  string `json:"type"`
+			Value string `json:"value"`
+		} `json:"details"`
+	}
+	if json.Unmarshal(text, &said) != nil {
+		return e
+	}
+	for _, d := range said.Details {
+		value, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(d.Value, "="))
+		if err != nil {
+			return err
+		}
+		e.Details = append(e.Details, yodel.Detail{Type: d.Type, Value: value})
+	}
+	if err := e.Code.UnmarshalText([]byte(said.Code)); err != nil {
 		return err
 	}
-	if reply.StatusCode != std.StatusOK {
-		e := yodel.Errorf(yodel.Unknown, "%s", body)
-		e.NotProcessed = reply.Header.Get("Yodel-Not-Processed") == "1"
-		var said struct {
-			Code    string `json:"code"`
-			Details []struct {
-				Type  string `json:"type"`
-				Value string `json:"value"`
-			} `json:"details"`
-		}
-		if json.Unmarshal(body, &said) == nil {
-			for _, d := range said.Details {
-				value, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(d.Value, "="))
-				e.Details = append(e.Details, yodel.Detail{Type: d.Type, Value: value})
-				if err != nil {
-					return err
-				}
-			}
-			if err := e.Code.UnmarshalText([]byte(said.Code)); err != nil {
-				return err
-			}
-		}
-		return fmt.Errorf("%s: %w", reply.Status, e)
-	}
-	return json.Unmarshal(body, call.Reply)
+	return e
 }

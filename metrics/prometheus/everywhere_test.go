@@ -21,8 +21,8 @@ func TestMetricsOverEveryWire(t *testing.T) {
 		m, _ := all.Load(tr)
 		return m.(*Metrics)
 	}
-	everywhere.Hold(t, []everywhere.Guarantee{{
-		Name:    "Prometheus",
+	everywhere.HoldTable(t, "Prometheus", []everywhere.Guarantee{{
+		Name:    "calls are counted",
 		Prepare: func(tr *everywhere.Trial) { all.Store(tr, New(nil)) },
 		Server: func(_ *testing.T, tr *everywhere.Trial) {
 			tr.NewServer = func(o *yodel.ServerOptions) *yodel.Server { return of(tr).NewServer("all", o) }

@@ -29,8 +29,8 @@ func TestSpansOverEveryWire(t *testing.T) {
 		m, _ := all.Load(tr)
 		return m.(*tracer)
 	}
-	everywhere.Hold(t, []everywhere.Guarantee{{
-		Name: "OpenTelemetry",
+	everywhere.HoldTable(t, "OpenTelemetry", []everywhere.Guarantee{{
+		Name: "calls are spans",
 		Prepare: func(tr *everywhere.Trial) {
 			o, recorder := newTracer(t)
 			all.Store(tr, &tracer{o, recorder})
