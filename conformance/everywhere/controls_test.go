@@ -30,6 +30,7 @@ var troubles = map[string]func(ctx context.Context) error{
 
 // A control fails because of its guarantee, and not because no call can be made.
 func TestControlsDoNotSucceedInTrouble(t *testing.T) {
+	t.Parallel()
 	for _, tab := range tables() {
 		for _, g := range tab.Rows {
 			if g.Check == nil {
@@ -62,5 +63,5 @@ func (g *Guarantee) inTrouble(ctx context.Context, t *testing.T, fail func(ctx c
 		return func(ctx context.Context, _ *yodel.Call) error { return fail(ctx) }
 	})
 	tr.start()
-	return g.Check(ctx, &Cell{Trial: tr, Wire: w, Shape: g.shapes(w)[0], Side: "control", t: t, Caller: w.caller(t, tr, 1)})
+	return g.Check(ctx, &Cell{Trial: tr, Wire: w, Shape: g.shapes(w)[0], Side: "control", t: t, Caller: w.caller(t, tr, 1)}) //nolint:contextcheck // the server ends with the test
 }

@@ -290,7 +290,7 @@ func (c *Cell) refuses(ctx context.Context, code yodel.Code) error {
 	case err == nil:
 		return errors.New("the call succeeds, and was not executed")
 	case yodel.CodeOf(err) != code:
-		return fmt.Errorf("the code is not %v: %w", code, err)
+		return errors.Join(errors.New("the code is not "+code.String()), err)
 	}
 	return nil
 }
