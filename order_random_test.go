@@ -264,6 +264,7 @@ func (c *chaos) options() *yodel.ClientOptions {
 	switch c.random.IntN(5) {
 	case 0: // the direct way
 	case 4:
+		c.timed = true
 		o.Middleware = []yodel.Middleware{stubborn}
 	case 1:
 		o.Middleware = []yodel.Middleware{retry.Times(4)}
