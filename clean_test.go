@@ -182,7 +182,7 @@ func TestNamesOfStrangersDoNotForgeLinesOfRecords(t *testing.T) {
 func TestBytesBehindTheLastValueAreRefused(t *testing.T) {
 	s := newServer(t, nil)
 	c := connect(t, s, nil)
-	two := []byte{2, 1, '7', 1, '2'}
+	two := []byte{2, 2, '7', 2, '2'}
 	var quotient, remainder int
 	reply := yodel.Values{&quotient, &remainder}
 	must(t, c.Call(t.Context(), "Arith.DivMod", &yodel.Encoded{Body: two, Several: true}, reply))

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package values encodes several values in one body: how many there are, and for each value its
-// length and its encoding. It is the body of a method with several arguments or results.
+// length plus 1 and its encoding. A nil pointer for which a codec has no encoding is a 0. It is the
+// body of a method with several arguments or results.
 package values
 
 import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"reflect"
 )
 
 // A Codec encodes and decodes one value, as a yodel.Codec does. It is a type parameter, because a
@@ -25,11 +27,16 @@ func Append[C Codec](dst []byte, c C, values []any) ([]byte, error) {
 	dst = binary.AppendUvarint(dst, uint64(len(values)))
 	var scratch []byte
 	for i, value := range values {
-		var err error
-		if scratch, err = c.Append(scratch[:0], value); err != nil {
+		encoded, err := c.Append(scratch[:0], value)
+		switch {
+		case err == nil:
+			scratch = encoded
+			dst = append(binary.AppendUvarint(dst, uint64(len(scratch))+1), scratch...)
+		case isNilPointer(value):
+			dst = append(dst, 0)
+		default:
 			return dst, fmt.Errorf("value %d: %w", i+1, err)
 		}
-		dst = append(binary.AppendUvarint(dst, uint64(len(scratch))), scratch...)
 	}
 	return dst, nil
 }
@@ -49,7 +56,12 @@ func Decode[C Codec](body []byte, c C, values []any) error {
 		if err != nil {
 			return err
 		}
-		if err := c.Decode(encoded, value); err != nil {
+		if encoded == nil {
+			err = decodeNil(value)
+		} else {
+			err = c.Decode(encoded, value)
+		}
+		if err != nil {
 			return fmt.Errorf("value %d: %w", i+1, err)
 		}
 		body = rest
@@ -57,16 +69,32 @@ func Decode[C Codec](body []byte, c C, values []any) error {
 	return ended(body)
 }
 
+func isNilPointer(v any) bool {
+	value := reflect.ValueOf(v)
+	return value.Kind() == reflect.Pointer && value.IsNil()
+}
+
+// decodeNil sets the pointer to which v points to nil.
+func decodeNil(v any) error {
+	target := reflect.ValueOf(v)
+	if target.Kind() != reflect.Pointer || target.IsNil() || target.Elem().Kind() != reflect.Pointer {
+		return fmt.Errorf("a nil pointer came, which is no %T", v)
+	}
+	target.Elem().SetZero()
+	return nil
+}
+
 // Join appends the body of values that are already encoded to dst.
 func Join(dst []byte, encoded [][]byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(encoded)))
 	for _, value := range encoded {
-		dst = append(binary.AppendUvarint(dst, uint64(len(value))), value...)
+		dst = append(binary.AppendUvarint(dst, uint64(len(value))+1), value...)
 	}
 	return dst
 }
 
-// Split returns the encoding of each value of a body, without copying it.
+// Split returns the encoding of each value of a body, without copying it. It is nil for a nil
+// pointer that the codec cannot encode.
 func Split(body []byte) ([][]byte, error) {
 	n, size := binary.Uvarint(body)
 	if size <= 0 || n > uint64(len(body)) { // a value takes at least a byte
@@ -86,13 +114,17 @@ func Split(body []byte) ([][]byte, error) {
 	return values, nil
 }
 
-// cut returns the first of several encoded values, and the rest of them.
+// cut returns the first of several encoded values, and the rest of them. The value is nil if it is
+// a nil pointer.
 func cut(b []byte) (value, rest []byte, err error) {
 	n, size := binary.Uvarint(b)
-	if size <= 0 || n > uint64(len(b)-size) {
+	switch {
+	case size <= 0 || n > uint64(len(b)-size)+1:
 		return nil, nil, ErrBroken
+	case n == 0:
+		return nil, b[size:], nil
 	}
-	end := size + int(n) //nolint:gosec // n is at most len(b)
+	end := size + int(n) - 1 //nolint:gosec // n is at most len(b)+1
 	return b[size:end], b[end:], nil
 }
 

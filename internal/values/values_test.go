@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/yodel-rpc/yodel/internal/values"
@@ -42,7 +43,7 @@ func FuzzValues(f *testing.F) {
 		f.Add(body)
 		f.Add(body[:len(body)/2])
 	}
-	f.Add([]byte{3, 1, '7', 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01})
+	f.Add([]byte{3, 2, '7', 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01})
 	f.Fuzz(func(t *testing.T, body []byte) {
 		encoded, splitErr := values.Split(body)
 		v, err := decode(body)
@@ -67,11 +68,11 @@ func TestBrokenBodiesAreRefused(t *testing.T) {
 		body, decoded, split string
 	}{
 		{"", "a broken list of values", "a broken list of values"},
-		{"\x02\x011\x011", "2 values came, 3 are expected", "<nil>"},
-		{"\x03\x011\x03\"a\"", "a broken list of values", "a broken list of values"},
-		{"\x03\x011\x03\"a\"\x021", "a broken list of values", "a broken list of values"},
-		{"\x03\x011\x03\"a\"\x011xy", "2 bytes follow the last value", "2 bytes follow the last value"},
-		{"\x03\x011\x011\x011", "value 2: json: cannot unmarshal number into Go value of type string", "<nil>"},
+		{"\x02\x021\x021", "2 values came, 3 are expected", "<nil>"},
+		{"\x03\x021\x04\"a\"", "a broken list of values", "a broken list of values"},
+		{"\x03\x021\x04\"a\"\x031", "a broken list of values", "a broken list of values"},
+		{"\x03\x021\x04\"a\"\x021xy", "2 bytes follow the last value", "2 bytes follow the last value"},
+		{"\x03\x021\x021\x021", "value 2: json: cannot unmarshal number into Go value of type string", "<nil>"},
 		{"\xff\xff\xff\xff\x0f", "4294967295 values came, 3 are expected", "a broken list of values"},
 	} {
 		_, err := decode([]byte(test.body))
@@ -79,6 +80,34 @@ func TestBrokenBodiesAreRefused(t *testing.T) {
 		if fmt.Sprint(err) != test.decoded || fmt.Sprint(splitErr) != test.split {
 			t.Errorf("%q: got %v and %v, want %s and %s", test.body, err, splitErr, test.decoded, test.split)
 		}
+	}
+}
+
+// A picky codec has no encoding of nil, as encoding/gob.
+type picky struct{ codec }
+
+func (c picky) Append(dst []byte, v any) ([]byte, error) {
+	if p, ok := v.(*int); ok && p == nil {
+		return dst, errors.New("a nil pointer")
+	}
+	return c.codec.Append(dst, v)
+}
+
+func TestNilPointersAmongValues(t *testing.T) {
+	body, err := values.Append(nil, picky{}, []any{(*int)(nil), 1, (*int)(nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, n, last := new(int), 0, (*int)(nil)
+	if err := values.Decode(body, picky{}, []any{&first, &n, &last}); err != nil || first != nil || n != 1 || last != nil {
+		t.Errorf("got %v, %d, %v, %v", first, n, last, err)
+	}
+	if err := values.Decode(body, picky{}, []any{&n, &n, &last}); err == nil || !strings.Contains(err.Error(), "value 1: a nil pointer came") {
+		t.Errorf("nil for a number: got %v", err)
+	}
+	encoded, err := values.Split(body)
+	if err != nil || len(encoded) != 3 || encoded[0] != nil || string(encoded[1]) != "1" {
+		t.Errorf("got %q, %v", encoded, err)
 	}
 }
 
