@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/yodel-rpc/yodel/internal/carries"
 	"github.com/yodel-rpc/yodel/internal/nesting"
 )
 
@@ -141,6 +142,7 @@ func (e *encoder) mapping(f *field, v reflect.Value) error {
 	}
 	s := f.shape
 	key, elem := reflect.New(s.key.goType).Elem(), reflect.New(s.elem.goType).Elem()
+	first, ends := len(e.b), make([]int, 0, v.Len())
 	for i := v.MapRange(); i.Next(); {
 		key.SetIterKey(i)
 		elem.SetIterValue(i)
@@ -155,7 +157,9 @@ func (e *encoder) mapping(f *field, v reflect.Value) error {
 			return fmt.Errorf("the value of a key: %w", err)
 		}
 		e.close(start)
+		ends = append(ends, len(e.b))
 	}
+	carries.Sort(e.b[first:], first, ends) // so that equal maps have equal encodings
 	return nil
 }
 

@@ -66,7 +66,7 @@ func (*codec) Append(dst []byte, v any) ([]byte, error) {
 	if err := checkSize(v, proto.Size(m)); err != nil {
 		return nil, err
 	}
-	b, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(dst, m)
+	b, err := proto.MarshalOptions{UseCachedSize: true, Deterministic: true}.MarshalAppend(dst, m)
 	if err != nil {
 		return nil, fmt.Errorf("protobuf: encode %T: %w", v, err)
 	}

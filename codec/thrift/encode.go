@@ -8,6 +8,7 @@ import (
 	"math"
 	"reflect"
 
+	"github.com/yodel-rpc/yodel/internal/carries"
 	"github.com/yodel-rpc/yodel/internal/nesting"
 	"github.com/yodel-rpc/yodel/internal/thriftwire"
 )
@@ -93,48 +94,39 @@ func (e *encoder) nested(s *shape, v reflect.Value) error {
 		return nil
 	case formMap:
 		e.b = thriftwire.AppendMap(e.b, e.format, s.key.typ, s.elem.typ, n)
-	case formSetBool:
-		return e.setOfBools(s, v)
 	default:
 		e.b = thriftwire.AppendList(e.b, e.format, s.key.typ, n)
 	}
 	if n == 0 {
 		return nil
 	}
+	return e.entries(s, v, n)
+}
+
+// entries appends the entries of a map, or the keys of one that is a set. They are sorted, so that
+// equal maps have equal encodings.
+func (e *encoder) entries(s *shape, v reflect.Value, n int) error {
 	key, elem := reflect.New(s.goType.Key()).Elem(), reflect.New(s.goType.Elem()).Elem()
+	start, ends := len(e.b), make([]int, 0, n)
 	for i := v.MapRange(); i.Next(); {
 		key.SetIterKey(i)
 		if err := e.value(s.key, key); err != nil {
 			return fmt.Errorf("a key: %w", err)
 		}
-		if s.form != formMap {
-			continue
-		}
 		elem.SetIterValue(i)
-		if err := e.value(s.elem, elem); err != nil {
-			return fmt.Errorf("the value of a key: %w", err)
+		switch s.form { //nolint:exhaustive // the others are sets without values
+		case formMap:
+			if err := e.value(s.elem, elem); err != nil {
+				return fmt.Errorf("the value of a key: %w", err)
+			}
+		case formSetBool:
+			if !elem.Bool() {
+				return fmt.Errorf("the set %v has a key with the value false, which would be left out", s.goType)
+			}
 		}
+		ends = append(ends, len(e.b))
 	}
-	return nil
-}
-
-// setOfBools appends the keys of a map[T]bool whose value is true.
-func (e *encoder) setOfBools(s *shape, v reflect.Value) error {
-	n := 0
-	for i := v.MapRange(); i.Next(); {
-		if i.Value().Bool() {
-			n++
-		}
-	}
-	e.b = thriftwire.AppendList(e.b, e.format, s.key.typ, n)
-	for i := v.MapRange(); i.Next(); {
-		if !i.Value().Bool() {
-			continue
-		}
-		if err := e.value(s.key, i.Key()); err != nil {
-			return fmt.Errorf("an element: %w", err)
-		}
-	}
+	carries.Sort(e.b[start:], start, ends)
 	return nil
 }
 

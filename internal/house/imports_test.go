@@ -59,7 +59,7 @@ var forFamilies = []string{"internal/isolate"}
 // of several families read, or is for all codecs: internal/nesting refuses values that would
 // exhaust the stack, and internal/panics carries panics of a message's own code.
 // Internal/grpcstatus reads errors.
-var forPlugins = []string{"internal/gobwire", "internal/grpcstatus", "internal/hessian", "internal/nesting", "internal/panics", "internal/schema", "internal/thriftwire"}
+var forPlugins = []string{"internal/carries", "internal/gobwire", "internal/grpcstatus", "internal/hessian", "internal/nesting", "internal/panics", "internal/schema", "internal/thriftwire"}
 
 // These packages of internal may be imported by the parts of this repository that read what people
 // write: the command and the compounds.
