@@ -400,7 +400,7 @@ var scenarios = []scenario{
 	{"YDL2102", "other result types", yodel.Internal, false, []string{"does not fit *string", "(codec json)"}, true, func(p *provocation) error {
 		return p.call(newServer(p, nil), nil, &yodel.Call{Reply: new(string)})
 	}},
-	{"YDL2103", "arguments that the codec does not take", yodel.InvalidArgument, true, []string{"unsupported type: chan int", "(codec json)"}, true, func(p *provocation) error {
+	{"YDL2103", "arguments that the codec does not take", yodel.InvalidArgument, true, []string{"a chan cannot be encoded", "(codec json)"}, true, func(p *provocation) error {
 		return p.call(newServer(p, nil), nil, &yodel.Call{Args: make(chan int)})
 	}},
 	{"YDL2104", "results that the codec does not take", yodel.Internal, false, []string{"unsupported value: NaN", "(codec json)"}, false, func(p *provocation) error {

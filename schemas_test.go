@@ -41,7 +41,7 @@ type inMessage[T any] struct{ Field T }
 
 // A server whose messages contain themselves describes itself and continues to serve.
 func TestInfoDescribesTypesThatContainThemselves(t *testing.T) {
-	s := newServer(t, nil)
+	s := newServer(t, carriesAll)
 	describe[boxes](t, s, `{"type": "yodel_test.boxes", "kind": "array", "elem": {"type": "yodel_test.boxes", "kind": "array"}}`)
 	describe[table](t, s, `{"type": "yodel_test.table", "kind": "map", "elem": {"type": "yodel_test.table", "kind": "map"}}`)
 	describe[list](t, s, `{"type": "yodel_test.list", "kind": "object", "fields": [{"name": "Next", "type": "yodel_test.list", "kind": "object"}]}`)
@@ -55,6 +55,13 @@ func TestInfoDescribesTypesThatContainThemselves(t *testing.T) {
 		{"name": "More", "type": "[]yodel_test.generic[string]", "kind": "array", "elem": {"type": "yodel_test.generic[string]", "kind": "object"}}]}`)
 	describe[embedder](t, s, `{"type": "yodel_test.embedder", "kind": "object", "fields": [{"name": "ID", "type": "int", "kind": "integer"}]}`)
 }
+
+// carriesAll has a codec that refuses no type.
+var carriesAll = &yodel.ServerOptions{Codecs: []yodel.Codec{unchecked{yodel.JSON}}}
+
+type unchecked struct{ yodel.Codec }
+
+func (unchecked) Name() string { return "unchecked" }
 
 // describe registers methods with T as a message and in a message, and compares the schema.
 func describe[T any](t *testing.T, s *yodel.Server, want string) {
@@ -128,7 +135,7 @@ func registerType(t testing.TB, s *yodel.Server, name string, message reflect.Ty
 // A type that each of many types uses twice has more places than can be described. The schema of
 // such a message describes the outer types.
 func TestInfoIsBoundedForTypesThatMultiply(t *testing.T) {
-	s := newServer(t, nil)
+	s := newServer(t, carriesAll)
 	registerType(t, s, "Pairs", reflect.TypeFor[twins17]())
 	registerType(t, s, "More", reflect.TypeFor[twins64]())
 	must(t, s.Handle("Ladder", func(context.Context, *ladder9) (*Empty, error) { return nil, nil }))

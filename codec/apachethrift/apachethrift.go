@@ -75,6 +75,27 @@ var nested = nesting.Rules{Max: thriftwire.MaxDepth}
 // kinds has the kinds of types, from reflect.Type to known.
 type kinds struct{ sync.Map }
 
+// CheckType returns why the codec does not carry messages of a type: see yodel.Codec.
+func (c *codec) CheckType(t reflect.Type) error {
+	base := nesting.Base(t)
+	if base.Kind() == reflect.Pointer {
+		return fmt.Errorf("apachethrift: %v: %w", t, nesting.ErrPointers)
+	}
+	of := base
+	if isStruct(reflect.PointerTo(base)) {
+		of = reflect.PointerTo(base)
+	}
+	k, err := c.kinds.of(of)
+	checker, _ := c.Codec.(interface{ CheckType(t reflect.Type) error })
+	switch {
+	case err == nil && k == result:
+		return fmt.Errorf("apachethrift: %v is the result of a method: use the type of its field Success instead", base)
+	case err == nil && k == foreign && checker != nil:
+		return checker.CheckType(t)
+	}
+	return err
+}
+
 // Append implements yodel.Codec.
 func (c *codec) Append(dst []byte, v any) ([]byte, error) {
 	value, k, err := c.of(v)

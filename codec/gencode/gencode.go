@@ -51,6 +51,18 @@ var nested nesting.Rules
 
 func (codec) Name() string { return "gencode" }
 
+// CheckType returns why the codec does not carry messages of a type: see yodel.Codec.
+func (c codec) CheckType(t reflect.Type) error {
+	p := reflect.PointerTo(nesting.Base(t))
+	if !p.Implements(reflect.TypeFor[message]()) {
+		return fmt.Errorf("gencode: %v is not a message with the methods Size, Marshal and Unmarshal", t)
+	}
+	if err := c.check(p); err != nil {
+		return fmt.Errorf("gencode: decode %v: %w", p, err)
+	}
+	return nil
+}
+
 func (codec) Append(dst []byte, v any) ([]byte, error) {
 	m, err := toMessage(v)
 	if err != nil {

@@ -37,8 +37,11 @@ type codec struct{ plans sync.Map } // from reflect.Type to *plan
 
 func (*codec) Name() string { return "gob" }
 
+// CheckType returns why the codec does not carry messages of a type: see yodel.Codec.
+func (*codec) CheckType(t reflect.Type) error { return gobwire.Rules.CheckType(t) }
+
 func (c *codec) Append(dst []byte, v any) ([]byte, error) {
-	if err := gobwire.CheckNesting(v); err != nil {
+	if err := gobwire.Rules.Check(v); err != nil {
 		return nil, err
 	}
 	value, err := message(v)
@@ -85,6 +88,9 @@ func (c *codec) Decode(src []byte, v any) (err error) {
 	base := nesting.Base(target.Type())
 	if base.Kind() == reflect.Pointer {
 		return fmt.Errorf("gob: %T: %w", v, nesting.ErrPointers)
+	}
+	if err := gobwire.Rules.CheckTarget(v); err != nil {
+		return err
 	}
 	defer func() {
 		if p := recover(); p != nil {

@@ -48,6 +48,8 @@
 package hessian2
 
 import (
+	"reflect"
+
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/hessian"
 )
@@ -59,6 +61,9 @@ type codec struct{ types hessian.Types }
 
 // Name implements yodel.Codec.
 func (*codec) Name() string { return "hessian2" }
+
+// CheckType returns why the codec does not carry messages of a type: see yodel.Codec.
+func (c *codec) CheckType(t reflect.Type) error { return c.types.CheckType(t) }
 
 // Append implements yodel.Codec.
 func (c *codec) Append(dst []byte, v any) ([]byte, error) { return c.types.Append(dst, v) }

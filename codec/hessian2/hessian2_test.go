@@ -107,7 +107,7 @@ func TestWhatCannotBeEncoded(t *testing.T) {
 	}
 	loop := []any{nil}
 	loop[0] = loop
-	for says, v := range map[string]any{"a chan int": make(chan int), "more than a long": uint64(math.MaxUint64), `two fields "x"`: twice{}, "inside one another": loop} {
+	for says, v := range map[string]any{"a chan cannot be encoded": make(chan int), "more than a long": uint64(math.MaxUint64), `two fields called "x"`: twice{}, "inside one another": loop} {
 		if _, err := hessian2.Codec.Append(nil, v); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%T: got %v, want an error with %q", v, err, says)
 		}

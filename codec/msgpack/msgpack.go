@@ -77,7 +77,8 @@ func (c *codec) append(dst []byte, v any, value reflect.Value) ([]byte, error) {
 	}
 	e.dst = *bytes.NewBuffer(dst)
 	e.Reset(&e.dst)
-	if err := e.Encode(v); err != nil {
+	e.SetSortMapKeys(true) // so that equal maps have equal encodings
+	if err := e.Encode(nested.Addressable(v)); err != nil {
 		return nil, err // the encoder is not reused: it may be in the middle of a message
 	}
 	b := e.dst.Bytes()

@@ -27,6 +27,16 @@ var nested = nesting.Rules{
 		_, err := fieldsOf(t, nil)
 		return err
 	},
+	Strict:   true,
+	Decoders: ownDecoders,
+	Kinds:    []reflect.Kind{reflect.Complex64, reflect.Complex128, reflect.Uintptr},
+	Tag:      "msgpack",
+	Key: func(t reflect.Type) error {
+		if k := t.Kind(); k == reflect.Pointer || k == reflect.Interface {
+			return fmt.Errorf("a %v is no key in MessagePack", t)
+		}
+		return nil
+	},
 }
 
 // nestedGenerated is for values whose types have the methods that msgp generates.
@@ -35,6 +45,23 @@ var nestedGenerated = nesting.Rules{
 		name, _, _ := strings.Cut(f.Tag.Get("msg"), ",")
 		return name == "-" || !f.IsExported()
 	},
+}
+
+// CheckType returns why the codec does not carry messages of a type: see yodel.Codec.
+func (*codec) CheckType(t reflect.Type) error {
+	p, err := reflect.PointerTo(nesting.Base(t)), error(nil)
+	switch encodes, decodes := p.Implements(reflect.TypeFor[marshaler]()), p.Implements(reflect.TypeFor[unmarshaler]()); {
+	case encodes != decodes:
+		err = fmt.Errorf("%v has one of the methods MarshalMsg and UnmarshalMsg, and not both", p.Elem())
+	case encodes:
+		err = nestedGenerated.CheckType(t)
+	default:
+		err = nested.CheckType(t)
+	}
+	if err != nil {
+		return fmt.Errorf("msgpack: %w", err)
+	}
+	return nil
 }
 
 // Values with the methods of one of these encode or decode themselves.
@@ -134,6 +161,8 @@ func embedded(f *reflect.StructField, tag tag, known map[string]bool, within []r
 		return nil, false, fmt.Errorf("%s has the option inline, which is for structs", f.Name)
 	case t.Kind() != reflect.Struct, !inline && codesItself(t):
 		return nil, false, nil
+	case f.Type.Kind() == reflect.Pointer:
+		return nil, false, fmt.Errorf("it embeds the pointer %v, which would arrive as a pointer to zeros if it is nil: give it the tag `msgpack:\",noinline\"`", f.Type)
 	}
 	names, err = fieldsOf(t, within)
 	isKnown := func(name string) bool { return known[name] }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/nesting"
 )
 
 // JSON is called "json". It encodes the messages that protoc-gen-go generates in ProtoJSON, as all
@@ -24,6 +25,15 @@ var FullJSON yodel.Codec = jsonCodec{protojson.MarshalOptions{EmitUnpopulated: t
 type jsonCodec struct{ options protojson.MarshalOptions }
 
 func (jsonCodec) Name() string { return "json" }
+
+// CheckType returns why the codec does not carry messages of a type: see yodel.Codec.
+func (jsonCodec) CheckType(t reflect.Type) error {
+	if reflect.PointerTo(nesting.Base(t)).Implements(reflect.TypeFor[proto.Message]()) {
+		return nil
+	}
+	checker, _ := yodel.JSON.(interface{ CheckType(t reflect.Type) error })
+	return checker.CheckType(t)
+}
 
 func (c jsonCodec) Append(dst []byte, v any) ([]byte, error) {
 	m, ok := pointer(v).(proto.Message)

@@ -19,6 +19,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"reflect"
 
 	"github.com/yodel-rpc/yodel"
 )
@@ -28,11 +29,22 @@ var Codec yodel.Codec = codec{}
 
 type codec struct{}
 
+// CheckType returns why the codec does not carry messages of a type: see yodel.Codec.
+func (codec) CheckType(t reflect.Type) error {
+	checker, _ := yodel.JSON.(interface{ CheckType(t reflect.Type) error })
+	return checker.CheckType(t)
+}
+
 func (codec) Name() string { return yodel.JSON.Name() }
 
 func (codec) Append(dst []byte, v any) ([]byte, error) { return yodel.JSON.Append(dst, v) }
 
-func (codec) Decode(src []byte, v any) error {
+func (c codec) Decode(src []byte, v any) error {
+	if v != nil {
+		if err := c.CheckType(reflect.TypeOf(v)); err != nil {
+			return err
+		}
+	}
 	d := json.NewDecoder(bytes.NewReader(src))
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/yodel-rpc/yodel/internal/carries"
 	"github.com/yodel-rpc/yodel/internal/thriftwire"
 )
 
@@ -224,7 +225,7 @@ func (b *builder) fillStruct(s *shape) error {
 			s.isUnion = s.isUnion || tag == ",union"
 			s.isArgs = s.isArgs || tag == ",args"
 			continue
-		case tag == "-", !ok && !g.IsExported():
+		case tag == "-", !ok && !g.IsExported() && !g.Anonymous:
 			continue
 		case !ok:
 			return fmt.Errorf("%v.%s has no number: give it a tag such as `thrift:\"%s,1\"`, or `thrift:\"-\"`", t, g.Name, strings.ToLower(g.Name))
@@ -244,6 +245,9 @@ func (b *builder) fillStruct(s *shape) error {
 			return fmt.Errorf("%v.%s: %w", t, g.Name, err)
 		}
 		s.fields = append(s.fields, f)
+	}
+	if len(s.fields) == 0 && carries.Hides(t) {
+		return fmt.Errorf("%v has content and no exported fields, so that nothing of it would arrive", t)
 	}
 	if s.required > maxRequired {
 		return fmt.Errorf("%v has %d required fields, the limit is %d", t, s.required, maxRequired)

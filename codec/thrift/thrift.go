@@ -71,6 +71,16 @@ type plans struct{ sync.Map }
 // Name implements yodel.Codec.
 func (c *codec) Name() string { return c.name }
 
+// CheckType returns why the codec does not carry messages of a type: see yodel.Codec.
+func (c *codec) CheckType(t reflect.Type) error {
+	base := nesting.Base(t)
+	if base.Kind() == reflect.Pointer {
+		return fmt.Errorf("thrift: %v: %w", t, nesting.ErrPointers)
+	}
+	_, err := c.plans.of(base)
+	return err
+}
+
 // Append implements yodel.Codec.
 func (c *codec) Append(dst []byte, v any) ([]byte, error) {
 	value := reflect.ValueOf(v)

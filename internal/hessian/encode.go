@@ -4,17 +4,27 @@ package hessian
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/yodel-rpc/yodel/internal/nesting"
 )
 
 // Append appends the encoding of v to b, as a stream of its own.
+//
+// It refuses values that would not arrive as they are.
 func (ts *Types) Append(b []byte, v any) ([]byte, error) {
+	if v != nil {
+		if err := checkType(reflect.TypeOf(v)); err != nil {
+			return b, err
+		}
+	}
 	e := encoder{types: ts, b: b, start: len(b)}
 	err := e.value(reflect.ValueOf(v), 0)
 	return e.b, err
@@ -52,6 +62,11 @@ func (e *encoder) value(v reflect.Value, depth int) error {
 			e.b = AppendNull(e.b)
 			return nil
 		}
+		if v.Kind() == reflect.Interface {
+			if err := checkType(v.Elem().Type()); err != nil {
+				return err
+			}
+		}
 		v = v.Elem()
 		if v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
 			depth++ // a pointer may point to itself
@@ -73,7 +88,7 @@ func (e *encoder) value(v reflect.Value, depth int) error {
 	case reflect.Float32, reflect.Float64:
 		e.b = appendDouble(e.b, v.Float())
 	case reflect.String:
-		e.text(v)
+		return e.text(v)
 	case reflect.Slice, reflect.Array:
 		return e.list(v, depth)
 	case reflect.Map:
@@ -88,17 +103,25 @@ func (e *encoder) value(v reflect.Value, depth int) error {
 
 // text appends a string. If its type stands for a Java class, that is an enum, and the empty string
 // is null.
-func (e *encoder) text(v reflect.Value) {
+func (e *encoder) text(v reflect.Value) error {
 	s := e.types.of(v.Type())
 	switch {
+	case !utf8.ValidString(v.String()):
+		return errNotText
 	case s.class != "" && v.Len() == 0:
 		e.b = AppendNull(e.b)
-		return
+		return nil
 	case s.class != "":
 		e.begin(s, []string{"name"})
 	}
 	e.b = AppendText(e.b, v.String())
+	return nil
 }
+
+var (
+	errNotText = errors.New("hessian: a string is not UTF-8, which Hessian cannot carry: use []byte")
+	errNaNKey  = errors.New("hessian: NaN is no key of a map")
+)
 
 // begin appends the beginning of an object.
 func (e *encoder) begin(s *shape, fields []string) {
@@ -161,6 +184,9 @@ func (e *encoder) mapping(v reflect.Value, depth int) error {
 	keys := v.MapKeys()
 	slices.SortFunc(keys, compare)
 	for _, key := range keys {
+		if key.CanFloat() && key.Float() != key.Float() {
+			return errNaNKey
+		}
 		if err := e.value(key, depth+1); err != nil {
 			return err
 		}
@@ -180,9 +206,41 @@ func compare(a, b reflect.Value) int {
 		return cmp.Compare(a.String(), b.String())
 	case a.CanInt():
 		return cmp.Compare(a.Int(), b.Int())
+	case a.CanUint():
+		return cmp.Compare(a.Uint(), b.Uint())
+	case a.CanFloat():
+		return cmp.Compare(a.Float(), b.Float())
+	case a.Kind() == reflect.Bool && a.Bool() != b.Bool():
+		if b.Bool() {
+			return -1
+		}
+		return 1
+	case a.Kind() == reflect.Interface:
+		return cmp.Or(cmp.Compare(a.Elem().Kind(), b.Elem().Kind()), compare(a.Elem(), b.Elem()))
 	}
 	return 0
 }
+
+// within adds to an error of a value that is not deep in which field it is.
+func within(t reflect.Type, name string, err error) error {
+	if errors.Is(err, errDepth) || errors.As(err, new(*fieldError)) {
+		return err
+	}
+	return &fieldError{t, name, err}
+}
+
+// A fieldError says in which field of which struct the wrong value is.
+type fieldError struct {
+	in   reflect.Type
+	name string
+	error
+}
+
+func (e *fieldError) Error() string {
+	return fmt.Sprintf("hessian: %v, field %s: %s", e.in, e.name, strings.TrimPrefix(e.error.Error(), "hessian: "))
+}
+
+func (e *fieldError) Unwrap() error { return e.error }
 
 // object appends a struct: as an object if its type stands for a Java class, and otherwise as a map
 // of its fields, which Java converts to the class that it expects.
@@ -214,7 +272,7 @@ func (e *encoder) object(v reflect.Value, depth int) error {
 			e.b = AppendText(e.b, f.name)
 		}
 		if err := e.value(v.FieldByIndex(f.index), depth+1); err != nil {
-			return err
+			return within(v.Type(), f.name, err)
 		}
 	}
 	if s.class == "" {

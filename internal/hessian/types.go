@@ -24,6 +24,43 @@ type Classed interface {
 	JavaClassName() string
 }
 
+// rules say which types are carried. Values are not walked: references carry cycles.
+var rules = nesting.Rules{
+	Skip: func(f *reflect.StructField) bool {
+		_, tagged := f.Tag.Lookup("hessian")
+		return f.Tag.Get("hessian") == "-" || !f.IsExported() && (tagged || !f.Anonymous || f.Type.Kind() != reflect.Struct)
+	},
+	Strict: true,
+	Whole:  []reflect.Type{timeType},
+	Kinds:  []reflect.Kind{reflect.Complex64, reflect.Complex128, reflect.Uintptr},
+	Tag:    "hessian",
+	Key: func(t reflect.Type) error {
+		if k := t.Kind(); k == reflect.Pointer || k == reflect.Array {
+			return fmt.Errorf("a %v is no key in Hessian", t)
+		}
+		return nil
+	},
+}
+
+func init() { rules.Struct = checkFields }
+
+// CheckType returns why messages of a type, or of pointers to it, do not arrive as they were sent.
+func (*Types) CheckType(t reflect.Type) error { return checkType(t) }
+
+func checkType(t reflect.Type) error {
+	if err := rules.CheckType(t); err != nil {
+		return fmt.Errorf("hessian: %w", err)
+	}
+	return nil
+}
+
+// checkFields returns why a struct has no shape.
+func checkFields(t reflect.Type) error {
+	s := new(shape)
+	s.addFields(t, nil)
+	return s.err
+}
+
 // A shape is what is known of a type.
 type shape struct {
 	class  string // "" if the type stands for none
@@ -77,7 +114,7 @@ func (s *shape) addFields(t reflect.Type, index []int) {
 		at := append(slices.Clip(index), i)
 		switch {
 		case tag == "-":
-		case f.Anonymous && f.Type.Kind() == reflect.Struct && !tagged:
+		case f.Anonymous && f.Type.Kind() == reflect.Struct && f.Type != timeType && !tagged:
 			s.addFields(f.Type, at)
 		case !f.IsExported():
 		default:
@@ -85,7 +122,7 @@ func (s *shape) addFields(t reflect.Type, index []int) {
 				tag = lowered(f.Name)
 			}
 			if s.field(tag) >= 0 {
-				s.err = fmt.Errorf("hessian: %v has two fields %q", t, tag)
+				s.err = fmt.Errorf("it has two fields called %q in Java: give one of them another name with the tag hessian", tag)
 			}
 			s.fields = append(s.fields, field{tag, at})
 		}

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"reflect"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/yodel-rpc/yodel/internal/nesting"
 )
@@ -29,9 +30,14 @@ type Codec struct {
 // New returns a Codec.
 func New() *Codec {
 	return &Codec{nested: nesting.Rules{
-		Methods:   []reflect.Type{reflect.TypeFor[json.Marshaler](), reflect.TypeFor[encoding.TextMarshaler]()},
-		Addressed: true,
-		Skip:      leftOut,
+		Methods:  []reflect.Type{reflect.TypeFor[json.Marshaler](), reflect.TypeFor[encoding.TextMarshaler]()},
+		Skip:     leftOut,
+		Struct:   checkFields,
+		Strict:   true,
+		Decoders: []reflect.Type{reflect.TypeFor[json.Unmarshaler](), reflect.TypeFor[encoding.TextUnmarshaler]()},
+		Kinds:    []reflect.Kind{reflect.Complex64, reflect.Complex128},
+		Tag:      "json",
+		Key:      checkKey,
 	}}
 }
 
@@ -47,7 +53,16 @@ func leftOut(f *reflect.StructField) bool {
 // Name returns "json".
 func (*Codec) Name() string { return "json" }
 
-// Append appends the encoding of v to dst. It refuses values that are nested too deep.
+// CheckType returns why messages of a type, or of pointers to it, do not arrive as they were sent.
+func (c *Codec) CheckType(t reflect.Type) error {
+	if err := c.nested.CheckType(t); err != nil {
+		return fmt.Errorf("json: %w", err)
+	}
+	return nil
+}
+
+// Append appends the encoding of v to dst. It refuses values that are nested too deep, and those
+// that would not arrive as they are.
 func (c *Codec) Append(dst []byte, v any) ([]byte, error) {
 	if err := c.nested.Check(v); err != nil {
 		return dst, fmt.Errorf("json: %w", err)
@@ -58,14 +73,22 @@ func (c *Codec) Append(dst []byte, v any) ([]byte, error) {
 		e.Encoder = json.NewEncoder(e)
 	}
 	e.dst = dst
-	if err := e.Encode(v); err != nil {
+	if err := e.Encode(c.nested.Addressable(v)); err != nil {
 		return dst, err // the encoder may be in an unusable state: drop it
 	}
 	b := e.dst[:len(e.dst)-1] // without the newline at the end
 	e.dst = nil
 	c.encoders.Put(e)
+	if bytes.Contains(b[len(dst):], replaced) {
+		if at := c.nested.Text(v, func(text string) bool { return !utf8.ValidString(text) }); at != "" {
+			return dst, fmt.Errorf("json: %s is not UTF-8, which JSON cannot carry: use []byte", at)
+		}
+	}
 	return b, nil
 }
+
+// replaced is what encoding/json writes in place of bytes that are not UTF-8.
+var replaced = []byte(`\ufffd`)
 
 type encoder struct {
 	*json.Encoder
@@ -79,6 +102,9 @@ func (e *encoder) Write(b []byte) (int, error) {
 
 // Decode decodes src into v as json.Unmarshal does, with the same errors.
 func (c *Codec) Decode(src []byte, v any) error {
+	if err := c.nested.CheckTarget(v); err != nil {
+		return fmt.Errorf("json: %w", err)
+	}
 	if len(src) > maxKept { // a decoder would copy src and keep as much memory
 		return json.Unmarshal(src, v)
 	}

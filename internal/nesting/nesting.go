@@ -23,6 +23,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/yodel-rpc/yodel/internal/carries"
 	"github.com/yodel-rpc/yodel/internal/iface"
 )
 
@@ -78,8 +79,24 @@ type Rules struct {
 	Max int
 	// Methods are interfaces. A value whose type has the methods of one of them encodes itself.
 	Methods []reflect.Type
-	// Addressed says that the methods of *T encode a T only if it can be addressed.
+	// Addressed says that the methods of *T encode a T only if it can be addressed. With Strict,
+	// values that cannot be addressed are refused.
 	Addressed bool
+	// Strict refuses types whose values would not arrive as they were sent. Without it, only types
+	// are refused whose values cannot be encoded.
+	Strict bool
+	// Decoders are the counterparts of Methods, with which a value decodes itself, for Strict.
+	Decoders []reflect.Type
+	// Whole are types that the codec encodes by itself, such as time.Time.
+	Whole []reflect.Type
+	// Kinds are refused kinds, beside channels, functions and unsafe pointers.
+	Kinds []reflect.Kind
+	// Interfaces says that the codec carries interfaces with methods.
+	Interfaces bool
+	// Tag is the key of the codec's tag, if it has one.
+	Tag string
+	// Key returns why values of a type cannot be the keys of a map, or nil. It may be nil.
+	Key func(t reflect.Type) error
 	// Skip reports whether a field is not encoded. If it is nil, those are the unexported fields.
 	Skip func(f *reflect.StructField) bool
 	// Struct returns why a struct that does not encode itself cannot be encoded.
@@ -97,10 +114,11 @@ type known struct {
 
 // A plan says which parts of the values of a type are walked, and counts the others.
 type plan struct {
-	paths     int  // in how many places the type refers to a part that others may share, or endless
-	text      bool // a string, or a slice that refers to nothing but its elements
-	size      int  // the least bytes of a value in a message, without what it refers to
-	ownMethod bool // *T encodes a T that can be addressed
+	paths     int          // in how many places the type refers to a part that others may share, or endless
+	text      bool         // a string, or a slice that refers to nothing but its elements
+	size      int          // the least bytes of a value in a message, without what it refers to
+	ownMethod bool         // *T encodes a T that can be addressed
+	byAddress reflect.Type // a type with an ownMethod that is a part of the value itself, or nil
 	key, elem *plan
 	fields    []field  // those with paths
 	lengths   []length // in a value whose parts are all texts
@@ -138,6 +156,14 @@ func Base(t reflect.Type) reflect.Type {
 // CheckType returns why no value of type t can be encoded.
 func (r *Rules) CheckType(t reflect.Type) error { return r.known(t).err }
 
+// CheckTarget is CheckType for a pointer into which a message is decoded.
+func (r *Rules) CheckTarget(v any) error {
+	if v == nil || r.flat.Has(v) {
+		return nil
+	}
+	return r.CheckType(reflect.TypeOf(v))
+}
+
 // Check returns an error if v is nested too deep, is too large because its parts are
 // shared, or has a type that cannot be encoded.
 func (r *Rules) Check(v any) error {
@@ -150,7 +176,9 @@ func (r *Rules) Check(v any) error {
 		return k.err
 	}
 	if k.plan.paths <= maxPaths {
-		r.flat.Add(v)
+		if k.plan.byAddress == nil || value.Kind() == reflect.Pointer { // see Addressable
+			r.flat.Add(v)
+		}
 		return nil
 	}
 	w := walk{rules: r, left: maxBytes()}
@@ -166,7 +194,7 @@ func (r *Rules) known(t reflect.Type) *known {
 	if k, ok := r.types.Load(t); ok {
 		return k.(*known) //nolint:forcetypeassert // it stores nothing else
 	}
-	b := builder{rules: r, made: make(map[reflect.Type]*plan)}
+	b := builder{rules: r, made: make(map[reflect.Type]*plan), base: Base(t)}
 	k := &known{plan: b.of(t)}
 	k.err = b.err
 	stored, _ := r.types.LoadOrStore(t, k)
@@ -177,7 +205,17 @@ func (r *Rules) known(t reflect.Type) *known {
 type builder struct {
 	rules *Rules
 	made  map[reflect.Type]*plan
+	base  reflect.Type
+	path  []string // from base to the type
 	err   error
+}
+
+// in is of for a type in the one before it. Step says where.
+func (b *builder) in(step string, t reflect.Type) *plan {
+	b.path = append(b.path, step)
+	p := b.of(t)
+	b.path = b.path[:len(b.path)-1]
+	return p
 }
 
 func (b *builder) of(t reflect.Type) *plan {
@@ -190,6 +228,12 @@ func (b *builder) of(t reflect.Type) *plan {
 	if b.encodesItself(t, p) {
 		p.paths = 0
 		return p
+	}
+	if b.rules.Strict {
+		if err := b.rules.lossy(t); err != nil {
+			b.lost(t, err)
+			return p
+		}
 	}
 	paths := 0
 	switch t.Kind() {
@@ -206,18 +250,22 @@ func (b *builder) of(t reflect.Type) *plan {
 		p.elem = b.of(t.Elem())
 		paths = max(p.elem.paths, 1)
 	case reflect.Slice:
-		p.elem = b.of(t.Elem())
+		p.elem = b.in("[]", t.Elem())
 		if p.text, paths = p.elem.paths == 0, 1; p.text {
 			p.lengths = []length{{lengthOffset, p.elem}}
 		} else {
 			paths = endless
 		}
 	case reflect.Array:
-		p.elem = b.of(t.Elem())
+		p.elem = b.in("[]", t.Elem())
+		p.byAddress = p.elem.byAddress
 		p.size = max(min(t.Len(), endless)*min(p.elem.size, endless), 1)
 		paths = min(t.Len(), endless) * p.elem.paths
 	case reflect.Map:
-		p.key, p.elem = b.of(t.Key()), b.of(t.Elem())
+		p.key, p.elem = b.in("[a key]", t.Key()), b.in("[a value]", t.Elem())
+		if of := cmp.Or(p.key.byAddress, p.elem.byAddress); of != nil && b.rules.Strict {
+			b.lost(t, errUnaddressable(of))
+		}
 		if paths = 1; p.key.paths+p.elem.paths > 0 {
 			paths = endless
 		}
@@ -232,16 +280,24 @@ func (b *builder) of(t reflect.Type) *plan {
 func (b *builder) structure(t reflect.Type, p *plan) (paths int) {
 	if b.rules.Struct != nil {
 		if err := b.rules.Struct(t); err != nil {
-			b.fail(err)
+			b.lost(t, err)
 			return 0
 		}
 	}
 	for i := range t.NumField() {
 		f := t.Field(i)
-		if b.rules.Skip == nil && !f.IsExported() || b.rules.Skip != nil && b.rules.Skip(&f) {
+		skips := b.rules.skips(&f)
+		if b.rules.Strict {
+			b.lost(t, b.rules.embedded(&f, skips))
+			skips = skips || f.Anonymous && !f.IsExported() && carries.Hides(Base(f.Type))
+		}
+		if skips {
 			continue
 		}
-		in := b.of(f.Type)
+		in := b.in("."+f.Name, f.Type)
+		if in.byAddress != nil {
+			p.byAddress = in.byAddress
+		}
 		p.size += in.size - 1 // a field may be left out, an element of an array may not
 		if in.paths == 0 {
 			continue
@@ -267,19 +323,50 @@ func (b *builder) fail(err error) {
 	}
 }
 
+// lost fails with the reason why values of type t are not carried, and where t is. Err may be nil.
+func (b *builder) lost(t reflect.Type, err error) {
+	switch {
+	case err == nil:
+	case len(b.path) == 0:
+		b.fail(fmt.Errorf("%v: %w", t, err))
+	default:
+		path := b.path
+		if len(path) > shown {
+			path = append(slices.Clone(path[:shown]), "…")
+		}
+		b.fail(fmt.Errorf("%v%s (%v): %w", b.base, strings.Join(path, ""), t, err))
+	}
+}
+
+// skips reports whether a field is not encoded.
+func (r *Rules) skips(f *reflect.StructField) bool {
+	if r.Skip == nil {
+		return !f.IsExported()
+	}
+	return r.Skip(f)
+}
+
 // encodesItself reports whether a type has methods of its own that encode it.
 func (b *builder) encodesItself(t reflect.Type, p *plan) bool {
 	if t.Kind() == reflect.Interface {
 		return false // the value in it may have further methods
 	}
-	for _, methods := range b.rules.Methods {
-		if t.Implements(methods) {
-			return true
+	if slices.Contains(b.rules.Whole, t) {
+		return true
+	}
+	for i, methods := range b.rules.Methods {
+		direct := t.Implements(methods)
+		if !direct && (t.Kind() == reflect.Pointer || !reflect.PointerTo(t).Implements(methods)) {
+			continue
 		}
-		if reflect.PointerTo(t).Implements(methods) {
-			if p.ownMethod = true; !b.rules.Addressed {
-				return true
-			}
+		if b.rules.Strict {
+			b.lost(t, b.rules.encoded(t, i))
+		}
+		if !direct {
+			p.ownMethod, p.byAddress = true, t
+		}
+		if direct || !b.rules.Addressed || b.rules.Strict {
+			return true
 		}
 	}
 	return false
@@ -312,7 +399,9 @@ func (w *walk) value(p *plan, v reflect.Value, depth int) error {
 			if k.err != nil {
 				return k.err
 			}
-			p = k.plan
+			if p = k.plan; p.byAddress != nil && w.rules.Strict {
+				return errUnaddressable(p.byAddress)
+			}
 		}
 		if err := w.take(1, p); err != nil || p.paths == 0 {
 			return err

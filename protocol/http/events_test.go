@@ -66,12 +66,17 @@ func TestEventSource(t *testing.T) {
 // Events are text, so that other codecs cannot send them. The JSON of a codec may have any line
 // breaks.
 func TestEventsAreText(t *testing.T) {
-	s, c := newSite(t, nil, yodel.ServerOptions{Codecs: []yodel.Codec{spacious{}}}), client(t, false)
+	s, c := newSite(t, nil, yodel.ServerOptions{Codecs: []yodel.Codec{spacious{}, anotherCodec{}}}), client(t, false)
 	s.do(c, "POST", "/Test/Watch", `{"text":"a"}`, events...).is(t, 200,
 		"data: {\ndata: \"text\":\"a\"\ndata: }\ndata: \n\nevent: end\ndata: {\"metadata\":{\"Last\":[\"trailer\"]}}")
-	r := s.do(c, "POST", "/Test/Watch", "x", "Content-Type", "application/octet-stream", "Accept", "text/event-stream")
+	r := s.do(c, "POST", "/Test/Watch", "x", "Content-Type", "application/binary", "Accept", "text/event-stream")
 	r.fails(t, 501, yodel.Unimplemented, "text/event-stream")
 }
+
+// AnotherCodec is another codec than JSON.
+type anotherCodec struct{ spacious }
+
+func (anotherCodec) Name() string { return "binary" }
 
 // A spacious is JSON with all three line breaks.
 type spacious struct{}

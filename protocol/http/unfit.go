@@ -14,8 +14,11 @@ import (
 // and json is its content type for JSON.
 func (x *exchange) unfit(codec yodel.Codec, name, protocol, json string) *yodel.Error {
 	checker, _ := codec.(interface{ CheckType(t reflect.Type) error })
-	if codec == yodel.JSON {
+	switch codec {
+	case yodel.JSON:
 		checker = noMessages{}
+	case yodel.Raw:
+		checker = nil // the server refuses the call
 	}
 	if codec != nil && (checker == nil || x.v.Positional()) {
 		return nil
@@ -29,7 +32,7 @@ func (x *exchange) unfit(codec yodel.Codec, name, protocol, json string) *yodel.
 				err = checker.CheckType(t)
 			}
 			switch takes := [...]string{"takes", "returns"}[verb]; {
-			case (err != nil || name == "protobuf" && codec == nil) && isPlain(t):
+			case name == "protobuf" && (err != nil || codec == nil) && isPlain(t):
 				return unsupported("%s %s %v, a plain struct: over %s use %s, or number its fields (pb:\"1\") and add pbstruct.Codec", method, takes, t, protocol, json)
 			case err != nil:
 				return unsupported("%s %s %v: %v", method, takes, t, err)

@@ -163,7 +163,7 @@ func checkWire(t *testing.T, c *yodel.Client, scheme string) {
 		"a handler's error":     {&yodel.Call{Method: "Arith.Divide", Args: &Args{1, 0}, Reply: new(Quotient)}, yodel.Unknown, "divide by zero", true},
 		"no method":             {&yodel.Call{Method: "Arith.Nothing", Args: new(int)}, yodel.Unimplemented, "Arith.Nothing", false},
 		"no service":            {&yodel.Call{Method: "Nothing\"ä.Nothing", Args: new(int)}, yodel.Unimplemented, "", false},
-		"a channel":             {&yodel.Call{Method: "Arith.Multiply", Args: make(chan int)}, yodel.InvalidArgument, "json: unsupported type", false},
+		"a channel":             {&yodel.Call{Method: "Arith.Multiply", Args: make(chan int)}, yodel.InvalidArgument, "a chan cannot be encoded", false},
 		"a codec that panics":   {&yodel.Call{Method: "Arith.Multiply", Args: &faulty{}}, yodel.InvalidArgument, "panicked", false},
 		"too large":             {&yodel.Call{Method: "Arith.Echo", Args: new(strings.Repeat("x", 17<<20)), Reply: new(string)}, yodel.ResourceExhausted, "limit", false},
 		"another type":          {&yodel.Call{Method: "Arith.Multiply", Args: &Args{1, 2}, Reply: new(map[string]string)}, yodel.Internal, "does not fit", true},
@@ -199,6 +199,7 @@ func checkWire(t *testing.T, c *yodel.Client, scheme string) {
 type faulty struct{}
 
 func (*faulty) MarshalJSON() ([]byte, error) { panic("oh") }
+func (*faulty) UnmarshalJSON([]byte) error   { return nil }
 
 // Arguments and results of each form travel between yodel's client and server.
 func TestWireCarriesValues(t *testing.T) {

@@ -227,7 +227,7 @@ func (l *link) encode(value any) (err error) {
 			l.GiveUp(fmt.Errorf("%T ended its goroutine while it was encoded", value))
 		}
 	}()
-	if err = gobwire.CheckNesting(value); err == nil {
+	if err = gobwire.Rules.Check(value); err == nil {
 		err = l.encoder.Encode(value)
 	}
 	known = true

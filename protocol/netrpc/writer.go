@@ -110,7 +110,7 @@ func (w *writer) encode(v *yodel.Served, reply any) (e *yodel.Error) {
 			e = v.Panicked(p)
 		}
 	}()
-	err := gobwire.CheckNesting(reply)
+	err := gobwire.Rules.Check(reply)
 	if err == nil {
 		err = w.encoder.Encode(reply)
 	}

@@ -351,10 +351,13 @@ func (Leaver) MarshalJSON() ([]byte, error) {
 	return nil, nil
 }
 
+func (*Leaver) UnmarshalJSON([]byte) error { return nil }
+
 // A Thrower panics when it is encoded.
 type Thrower struct{}
 
 func (Thrower) MarshalJSON() ([]byte, error) { panic("oh") }
+func (*Thrower) UnmarshalJSON([]byte) error  { return nil }
 
 // A reply that cannot be encoded fails its call, and no other call of the batch.
 func TestRepliesThatCannotBeEncoded(t *testing.T) {
