@@ -5,7 +5,6 @@ package yodel
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"github.com/yodel-rpc/yodel/internal/jsoncodec"
+	"github.com/yodel-rpc/yodel/internal/rawcodec"
 )
 
 // JSON encodes messages with encoding/json. It is the default codec.
@@ -26,7 +26,7 @@ var JSON Codec = jsoncodec.New()
 // target takes over the received buffer without a copy. Bytes that a handler returns are sent
 // without a copy and must not be changed afterwards. Small messages of a stream that arrived
 // together share an allocation of 2 KiB, which remains in memory while any of them is in use.
-var Raw Codec = rawCodec{}
+var Raw Codec = rawcodec.Codec[View]{}
 
 // A View is a message of the Raw codec that a handler only reads. As the argument of a unary method
 // it is not copied: it is valid until the handler returns, and must not be changed. The handler may
@@ -144,58 +144,4 @@ func (p *roundRobin) Pick(call *Call) *Endpoint {
 		}
 	}
 	return picked
-}
-
-type rawCodec struct{}
-
-var errNilBytes = errors.New("the raw codec was given a nil *[]byte")
-
-func (rawCodec) Name() string { return "raw" }
-
-func (rawCodec) Append(dst []byte, v any) ([]byte, error) {
-	b, err := rawBytes(v)
-	return append(dst, b...), err
-}
-
-// rawBytes returns the bytes of a message.
-func rawBytes(v any) ([]byte, error) {
-	switch v := v.(type) {
-	case []byte:
-		return v, nil
-	case View:
-		return v, nil
-	}
-	p := rawPointer(v)
-	if p == nil {
-		return nil, notRaw(v, "takes []byte or *[]byte")
-	}
-	return *p, nil
-}
-
-// rawPointer returns v as a pointer to the bytes of a message, or nil if v has another type.
-func rawPointer(v any) *[]byte {
-	switch v := v.(type) {
-	case *[]byte:
-		return v
-	case *View:
-		return (*[]byte)(v)
-	}
-	return nil
-}
-
-func notRaw(v any, takes string) error {
-	switch v.(type) {
-	case *[]byte, *View:
-		return errNilBytes
-	}
-	return fmt.Errorf("the raw codec %s, not %T", takes, v)
-}
-
-func (rawCodec) Decode(src []byte, v any) error {
-	p := rawPointer(v)
-	if p == nil {
-		return notRaw(v, "decodes into *[]byte")
-	}
-	*p = append((*p)[:0], src...)
-	return nil
 }

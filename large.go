@@ -2,6 +2,8 @@
 
 package yodel
 
+import "github.com/yodel-rpc/yodel/internal/rawcodec"
+
 // Copies of large bodies cost more than all other work of a call. The raw codec avoids such copies.
 // It sends the user's memory. If the connection has allocated a buffer for a received message, the
 // codec may pass that buffer to the user. For a call with 1 MiB in each direction, that saves four
@@ -19,7 +21,7 @@ func encoded(c Codec, v any) (body []byte, ok bool) {
 	if c != Raw {
 		return nil, false
 	}
-	body, err := rawBytes(v)
+	body, err := rawcodec.Bytes[View](v)
 	return body, err == nil
 }
 
@@ -29,7 +31,7 @@ func recipient(body []byte, c Codec, v any) *[]byte {
 	if c != Raw || len(body) <= largeBody {
 		return nil
 	}
-	if p := rawPointer(v); p != nil && len(body) > cap(*p) {
+	if p := rawcodec.Pointer[View](v); p != nil && len(body) > cap(*p) {
 		return p
 	}
 	return nil

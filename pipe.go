@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"math"
+	"reflect"
 	"sync"
 	"time"
 
@@ -20,6 +21,8 @@ import (
 // accepted the call.
 type outgoingStream struct {
 	kind  uint64
+	in    reflect.Type // of the messages to send, or nil
+	out   reflect.Type // of the messages to receive, or nil
 	body  func(p *pipe) error
 	begun bool  // body has received a message or may have sent one, so the call cannot be repeated
 	met   error // the error of body in the last attempt

@@ -16,9 +16,9 @@ import (
 //
 // The name of a codec travels on the wire: both sides must give the same bytes the same name.
 //
-// A codec that cannot encode every type may have a method CheckType(t reflect.Type) error, which
-// returns why it cannot encode messages of type t, or pointers to them. A Protocol may call it
-// before it executes a method, so that a call fails before the method runs.
+// A message arrives as it was sent, or is an error. A codec that does not carry every type has a
+// method CheckType(t reflect.Type) error, which returns why it does not carry messages of type t.
+// T may be a pointer. Calls with such types fail before the method runs: see docs/values.md.
 type Codec interface {
 	// Name returns the codec's name on the wire, for example "json".
 	Name() string

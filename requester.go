@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/carries"
 	"github.com/yodel-rpc/yodel/internal/details"
 	"github.com/yodel-rpc/yodel/internal/guard"
 	"github.com/yodel-rpc/yodel/internal/iface"
@@ -285,18 +286,31 @@ func unsendable(call *Call, b *binding) *Error {
 	if as == b.reply.Load() && !iface.IsNil(call.Reply) {
 		return nil
 	}
-	if decodable(call.Reply) {
-		b.reply.Store(as)
-		return nil
+	replies, several := call.Reply.(Values)
+	if !several && call.Reply != nil {
+		replies = Values{call.Reply}
 	}
-	if values, ok := call.Reply.(Values); ok {
-		for i, value := range values {
-			if !decodable(value) {
-				return refusal("YDL2102", "%s: result %d cannot be decoded into %T: give a pointer to it", call.Method, i+1, value)
+	for i, reply := range replies {
+		if !decodable(reply) {
+			what := "the reply"
+			if several {
+				what = fmt.Sprintf("result %d", i+1)
 			}
+			return refusal("YDL2102", "%s: %s cannot be decoded into %s: give a pointer to it", call.Method, what, kindOfReply(reply))
 		}
-	} else if call.Reply != nil {
-		return refusal("YDL2102", "%s: the reply cannot be decoded into %s: give a pointer to it", call.Method, kindOfReply(call.Reply))
+		if _, whatever := reply.(*Encoded); whatever {
+			continue
+		}
+		if err := carries.Check(b.codec, reflect.TypeOf(reply)); err != nil {
+			return refusal("YDL2102", "%s: the reply cannot be decoded: %v (codec %s)", call.Method, err, b.codec.Name())
+		}
+	}
+	if s := call.stream; s != nil {
+		if err := carries.Check(b.codec, s.in, s.out); err != nil {
+			return refusal("YDL2103", "%s: %v (codec %s)", call.Method, err, b.codec.Name())
+		}
+	} else if !several {
+		b.reply.Store(as)
 	}
 	return nil
 }
@@ -309,7 +323,7 @@ func decodable(v any) bool {
 
 // kindOfReply describes a value into which a reply cannot be decoded.
 func kindOfReply(v any) string {
-	if reflect.TypeOf(v).Kind() == reflect.Pointer {
+	if reflect.ValueOf(v).Kind() == reflect.Pointer {
 		return fmt.Sprintf("a nil %T", v)
 	}
 	return fmt.Sprintf("%T", v)

@@ -102,6 +102,7 @@ type boundMethod struct {
 	server     *Server
 	name       string
 	method     atomic.Pointer[method] // nil if there is no method of this name
+	carried    atomic.Pointer[method] // the method, once it is known that the codec carries its types
 	codec      Codec
 	pack       unpack.Packer
 	positional bool          // bodies are Values
@@ -235,6 +236,11 @@ func (b *boundMethod) check(m *method) *Error {
 		return b.mismatch(m, b.kind)
 	case m.positional != b.positional && m.dynamic == nil:
 		return refusal("YDL2005", "%s: the method is %s", b.name, m.signature())
+	case b.carried.Load() != m:
+		if why := m.uncarried[b.codec.Name()]; why != nil {
+			return refusal("YDL2003", "%s: the method is %s: %v (codec %s)", b.name, m.signature(), why, b.codec.Name())
+		}
+		b.carried.Store(m)
 	}
 	return nil
 }

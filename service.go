@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"github.com/yodel-rpc/yodel/internal/admission"
+	"github.com/yodel-rpc/yodel/internal/carries"
 	"github.com/yodel-rpc/yodel/internal/reflectcall"
 	"github.com/yodel-rpc/yodel/internal/schema"
 	"github.com/yodel-rpc/yodel/internal/stats"
@@ -22,8 +23,9 @@ import (
 type method struct {
 	names      []string // registered name, then aliases; guarded by Server.methodsMu
 	positional bool
-	in, out    []reflect.Type // without pointers, for messages
-	newArgs    func() any     // returns a pointer, or Values of pointers; nil when the request has no body
+	in, out    []reflect.Type   // without pointers, for messages
+	uncarried  map[string]error // why codecs do not carry these types, by the names of the codecs
+	newArgs    func() any       // returns a pointer, or Values of pointers; nil when the request has no body
 	call       func(ctx context.Context, args any) (reply any, err error)
 	kind       uint64 // a kind of package wire
 	// in place of call, if the method has a stream
@@ -101,7 +103,7 @@ func (s *Server) RegisterName(service string, rcvr any, methods ...string) error
 				continue
 			}
 		}
-		m, err := newMethod(v.Type().Method(i).Func, v)
+		m, err := newMethod(s.codecs, v.Type().Method(i).Func, v)
 		if err != nil {
 			skipped = append(skipped, fmt.Sprintf("%s: %v", name, err))
 			continue
@@ -148,7 +150,7 @@ func (s *Server) Handle(name string, function any) error {
 	if v.IsNil() {
 		return failure("YDL4001", "handle %s: the %T is nil", name, function)
 	}
-	m, err := newMethod(v)
+	m, err := newMethod(s.codecs, v)
 	if err != nil {
 		return failure("YDL4001", "handle %s: %v", name, err)
 	}
@@ -303,10 +305,8 @@ func (s *Server) mustAdd(name string, isNil bool, m *method) {
 	if isNil {
 		panic("yodel: " + failure("YDL4001", "register %s: the function is nil", name).Error())
 	}
-	for _, t := range slices.Concat(m.in, m.out) {
-		if err := reflectcall.Usable(t); err != nil {
-			panic("yodel: " + failure("YDL4001", "register %s: %v", name, err).Error())
-		}
+	if err := m.carriedBy(s.codecs); err != nil {
+		panic("yodel: " + failure("YDL4001", "register %s: %v", name, err).Error())
 	}
 	if err := s.add(name, m); err != nil {
 		panic("yodel: " + err.Error())
@@ -393,15 +393,37 @@ func (s *Server) publish(of string, names []string, added map[string]*method) er
 
 // newMethod makes a method from a function, by reflection. First holds the values of its first
 // parameters: a receiver or nothing.
-func newMethod(f reflect.Value, first ...reflect.Value) (*method, error) {
+func newMethod(codecs map[string]Codec, f reflect.Value, first ...reflect.Value) (*method, error) {
 	fn, err := reflectcall.Of[Values](f, streamParamOf, first...)
 	if err != nil {
 		return nil, err
 	}
-	return &method{
+	m := &method{
 		kind: fn.Kind, positional: fn.Positional, in: fn.In, out: fn.Out,
 		newArgs: fn.NewArgs, call: fn.Call, stream: fn.Stream,
-	}, nil
+	}
+	return m, m.carriedBy(codecs)
+}
+
+// carriedBy finds the codecs that do not carry the types of the method. It fails if all of them do
+// not.
+func (m *method) carriedBy(codecs map[string]Codec) error {
+	m.uncarried = make(map[string]error)
+	types := slices.DeleteFunc(slices.Concat(m.in, m.out), reflectcall.HasNoContent) // one-way calls have no reply
+	for name, codec := range codecs {
+		if err := carries.Check(codec, types...); err != nil {
+			m.uncarried[name] = err
+		}
+	}
+	for _, t := range types {
+		if err := reflectcall.Usable(t); err != nil {
+			return err
+		}
+	}
+	if len(m.uncarried) == len(codecs) {
+		return fmt.Errorf("none of the codecs %s carries its types: %w", names(codecs), m.uncarried["json"])
+	}
+	return nil
 }
 
 // If t is a Send or a Recv, streamParamOf returns how a parameter of type t is made from a pipe.

@@ -90,7 +90,7 @@ func (m Feed[In, Out]) Do(ctx context.Context, c Caller, call *Call, in *In) Rec
 		}
 		used = true
 		left := false
-		err := carry(ctx, c, call, string(m), in, nil, wire.Feed, func(p *pipe) error {
+		err := carry(ctx, c, call, string(m), in, nil, &outgoingStream{kind: wire.Feed, out: reflect.TypeFor[Out]()}, func(p *pipe) error {
 			p.reuse = reuse
 			for msg, err := range receiver[Out](p) {
 				if err != nil {
@@ -126,7 +126,7 @@ func (m Upload[In, Out]) Call(ctx context.Context, c Caller, body func(send Send
 // Do is Call with all options of a Call, as in Method.Do.
 func (m Upload[In, Out]) Do(ctx context.Context, c Caller, call *Call, body func(send Send[In]) error) (*Out, error) {
 	out := new(Out)
-	err := carry(ctx, c, call, string(m), nil, out, wire.Upload, func(p *pipe) error { return body(sender[In](p)) })
+	err := carry(ctx, c, call, string(m), nil, out, &outgoingStream{kind: wire.Upload, in: reflect.TypeFor[In]()}, func(p *pipe) error { return body(sender[In](p)) })
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +143,7 @@ func (m Duplex[In, Out]) Call(ctx context.Context, c Caller, body func(recv Recv
 
 // Do is Call with all options of a Call, as in Method.Do.
 func (m Duplex[In, Out]) Do(ctx context.Context, c Caller, call *Call, body func(recv Recv[Out], send Send[In]) error) error {
-	return carry(ctx, c, call, string(m), nil, nil, wire.Duplex, func(p *pipe) error {
+	return carry(ctx, c, call, string(m), nil, nil, &outgoingStream{kind: wire.Duplex, in: reflect.TypeFor[In](), out: reflect.TypeFor[Out]()}, func(p *pipe) error {
 		return body(receiver[Out](p), sender[In](p))
 	})
 }
@@ -189,9 +189,8 @@ func (m Duplex[In, Out]) Handle(s *Server, f func(ctx context.Context, recv Recv
 }
 
 // carry makes a call that has a stream.
-func carry(ctx context.Context, c Caller, call *Call, method string, in, out any, kind uint64, body func(*pipe) error) error {
-	call.Method, call.Args, call.Reply = method, in, out
-	call.stream = &outgoingStream{kind: kind, body: body}
+func carry(ctx context.Context, c Caller, call *Call, method string, in, out any, s *outgoingStream, body func(*pipe) error) error {
+	call.Method, call.Args, call.Reply, call.stream, s.body = method, in, out, s, body
 	defer func() { call.stream = nil }() // also when body panics
 	if c == nil {
 		return missing(ctx, call.Method)

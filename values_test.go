@@ -8,7 +8,9 @@ import (
 	"math"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
@@ -139,5 +141,113 @@ func TestValuesThatDoNotFitAreExplained(t *testing.T) {
 	}
 	if _, err := Mul.Call(t.Context(), c, &Args{1, 2}); err != nil {
 		t.Errorf("afterwards the connection is broken: %v", err)
+	}
+}
+
+// Types that some codecs do not carry.
+type (
+	hiddenTime time.Time // has content and no exported fields
+	holdsTime  struct{ Of []struct{ At hiddenTime } }
+	byArray    struct{ Names map[[2]int]string } // no object of JSON
+	generated  struct{ TicketID string }
+)
+
+func (*generated) ProtoReflect() any { return nil }
+
+// A method is registered if one of the server's codecs carries its types. The error names the
+// field, the type and the codec.
+func TestRegisterNeedsACodecThatCarriesTheTypes(t *testing.T) {
+	s := newServer(t, nil)
+	for name, function := range map[string]any{
+		"json: yodel_test.holdsTime.Of[].At (yodel_test.hiddenTime): it has content and no exported fields": func(context.Context, *holdsTime) (*int, error) { return nil, nil },
+		"json: yodel_test.byArray.Names (map[[2]int]string): a [2]int is no key in JSON":                    func(context.Context, *int) (*byArray, error) { return nil, nil },
+		"json: yodel_test.generated: it is a generated message of Protocol Buffers":                         func(context.Context, *generated) (*int, error) { return nil, nil },
+		"json: []struct { atomic.Int64 }[].Int64 (atomic.Int64): it has":                                    func(n int, _ []struct{ atomic.Int64 }) int { return n },
+	} {
+		err := s.Handle("T.M", function)
+		if err == nil || !strings.Contains(err.Error(), "YDL4001") || !strings.Contains(err.Error(), name) {
+			t.Errorf("got %v, want an error with %q", err, name)
+		}
+	}
+	func() {
+		defer func() {
+			if p := fmt.Sprint(recover()); !strings.Contains(p, "holdsTime.Of[].At") {
+				t.Errorf("got the panic %s", p)
+			}
+		}()
+		yodel.Method[holdsTime, int]("T.Typed").Handle(s, func(context.Context, *holdsTime) (*int, error) { return nil, nil })
+	}()
+}
+
+// A call in a codec that does not carry the types of its method fails before it is executed: on the
+// client for the types that it has, and on the server for those of the method.
+func TestCallsInACodecThatDoesNotCarryTheTypesAreNotExecuted(t *testing.T) {
+	t.Attr("rerun", "never")
+	s := newServer(t, &yodel.ServerOptions{Codecs: []yodel.Codec{gob.Codec}})
+	var executed atomic.Int32
+	must(t, s.Handle("T.In", func(_ context.Context, in *byArray) (*int, error) {
+		executed.Add(1)
+		n := len(in.Names)
+		return &n, nil
+	}))
+	must(t, s.Handle("T.Out", func(context.Context, *int) (*byArray, error) {
+		executed.Add(1)
+		return &byArray{map[[2]int]string{{1, 2}: "a"}}, nil
+	}))
+	must(t, s.Handle("T.Count", func(context.Context, *int) (*int, error) {
+		executed.Add(1)
+		return new(int), nil
+	}))
+	yodel.Feed[int, byArray]("T.Feed").Handle(s, func(_ context.Context, _ *int, send yodel.Send[byArray]) error {
+		executed.Add(1)
+		return send(&byArray{})
+	})
+	addr := serve(t, s)
+	c := newClient(t, &yodel.ClientOptions{Codec: gob.Codec}, addr)
+	var out byArray
+	if err := c.Call(t.Context(), "T.Out", new(int), &out); err != nil || len(out.Names) != 1 {
+		t.Errorf("gob: got %v, %v", out, err)
+	}
+	executed.Store(0)
+	c = newClient(t, nil, addr)
+	feed := func() error {
+		_, err := yodel.Feed[int, byArray]("T.Feed").Call(t.Context(), c, new(int)).Next()
+		return err
+	}
+	encoded := &yodel.Encoded{Body: []byte("1")}
+	for name, test := range map[string]struct {
+		err      error
+		id, says string
+	}{
+		"client, request": {c.Call(t.Context(), "T.In", &byArray{}, new(int)), "YDL2103", "byArray.Names"},
+		"client, reply":   {c.Call(t.Context(), "T.Out", new(int), &out), "YDL2102", "byArray.Names"},
+		"client, result":  {c.Call(t.Context(), "T.Count", yodel.Values{1}, yodel.Values{&out}), "YDL2102", "byArray.Names"},
+		"client, feed":    {feed(), "YDL2103", "byArray.Names"},
+		"client, message": {c.Call(t.Context(), "T.Count", &generated{"7"}, new(int)), "YDL2103", "protobuf.JSON"},
+		"server, request": {c.Call(t.Context(), "T.In", encoded, new(yodel.Encoded)), "YDL2003", "byArray.Names (map[[2]int]string): a [2]int is no key in JSON (codec json)"},
+		"server, reply":   {c.Call(t.Context(), "T.Out", encoded, new(yodel.Encoded)), "YDL2003", "byArray.Names"},
+		"server, raw":     {c.Do(t.Context(), &yodel.Call{Method: "T.Count", Args: encoded, Reply: new(yodel.Encoded), Codec: yodel.Raw}), "YDL2003", "(codec raw)"},
+	} {
+		e, ok := test.err.(*yodel.Error) //nolint:errorlint // the client returns it bare
+		if !ok || e.ID != test.id || !e.NotProcessed || !strings.Contains(e.Message, test.says) {
+			t.Errorf("%s: got %v, want %s and %q, not processed", name, test.err, test.id, test.says)
+		}
+	}
+	if n := executed.Load(); n > 0 {
+		t.Errorf("%d methods were executed", n)
+	}
+}
+
+// Nil pointers are values in each codec, as arguments and as results.
+func TestNilPointersAmongValuesOfACall(t *testing.T) {
+	s := newServer(t, &yodel.ServerOptions{Codecs: []yodel.Codec{gob.Codec}})
+	must(t, s.Handle("T.Swap", func(a *int32, b *Point) (*Point, *int32) { return b, a }))
+	addr := serve(t, s)
+	for _, codec := range []yodel.Codec{yodel.JSON, gob.Codec} {
+		c := newClient(t, &yodel.ClientOptions{Codec: codec}, addr)
+		point, number := new(Point), new(int32)
+		if err := c.Call(t.Context(), "T.Swap", yodel.Values{(*int32)(nil), (*Point)(nil)}, yodel.Values{&point, &number}); err != nil || point != nil || number != nil {
+			t.Errorf("%s: got %v, %v, %v", codec.Name(), point, number, err)
+		}
 	}
 }
