@@ -126,7 +126,7 @@ func TestValuesThatDoNotFitAreExplained(t *testing.T) {
 		{"wrong type of a result", "Arith.DivMod", yodel.Values{17, 5}, yodel.Values{&n, new(string)}, "YDL2102", "value 2: json: cannot unmarshal number"},
 		{"one reply for several results", "Arith.DivMod", yodel.Values{17, 5}, &n, "YDL2005", "yodel.Values"},
 		{"values for the one reply", "Arith.Mul", &Args{1, 2}, yodel.Values{&n, &m}, "YDL2005", "yodel.Values"},
-		{"a value that cannot be encoded", "Take", yodel.Values{1, make(chan int)}, yodel.Values{&n}, "YDL2103", "value 2: json: unsupported type"},
+		{"a value that cannot be encoded", "Take", yodel.Values{1, make(chan int)}, yodel.Values{&n}, "YDL2103", "value 2: json: chan int: a chan cannot be encoded"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var e *yodel.Error

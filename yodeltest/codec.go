@@ -24,6 +24,9 @@ type CodecOptions struct {
 	// Equal reports whether two messages, both pointers, have the same content. Default
 	// reflect.DeepEqual.
 	Equal func(a, b any) bool
+	// Changes says which values of the catalogue arrive as other values, and how, by their names:
+	// "empty slice" may be "arrives as nil". The documentation of the codec should say so too.
+	Changes map[string]string
 }
 
 // TestCodec checks that c fulfills the contract of yodel.Codec. It runs concurrently, so that the
@@ -32,6 +35,10 @@ type CodecOptions struct {
 // Samples are pointers to messages. They should differ in type and size, and use every kind of
 // field that the codec supports. Encoding and decoding a sample must result in an equal message.
 // For example, a sample must not have an empty slice if the codec decodes it as nil.
+//
+// TestCodec also sends a catalogue of values of its own through the codec: each kind of type, types
+// that encode themselves, limits, nil and empty values. The codec carries each of them, or refuses
+// it with an error.
 func TestCodec(t *testing.T, c yodel.Codec, opts *CodecOptions, samples ...any) {
 	t.Helper()
 	if len(samples) == 0 {
@@ -80,6 +87,9 @@ func codecRules(c yodel.Codec, opts *CodecOptions, samples []any) []rule {
 	if opts != nil && opts.Equal != nil {
 		x.equal = opts.Equal
 	}
+	if opts != nil {
+		x.changes = opts.Changes
+	}
 	return []rule{
 		{"the name is stable", "the name is how the other side finds the codec: it is not empty and never changes", x.checkName},
 		{"messages round-trip", "what Append encodes, Decode restores", x.checkRoundTrip},
@@ -89,6 +99,7 @@ func codecRules(c yodel.Codec, opts *CodecOptions, samples []any) []rule {
 		{"decode does not keep src", "src is reused when Decode returns: what the message keeps of it must be copied", x.checkDecodeKeepsNothing},
 		{"decode takes the whole of src", "bytes behind the message are an error, or a corrupt frame passes for a good one", x.checkWhole},
 		{"wrong types are errors", "what a codec cannot encode or decode is an error that the caller is told, never a panic", x.checkWrongTypes},
+		{"values arrive as they were sent", "a message arrives as it was sent, or is an error: what a codec cannot carry it refuses, by the type in CheckType or by the value in Append, and what it changes is declared in CodecOptions.Changes", x.checkCatalogue},
 		{"types may contain themselves", "a type such as type Tree []Tree is encoded, or is an error: a recursion without an end would end the process", x.checkRecursiveTypes},
 		{"cyclic and deep values are errors", "a value that contains itself, or has a great many levels, must not exhaust the stack, which ends the process (a fatal error \"stack overflow\" here is such a codec): count the levels while encoding, or before", x.checkDeep},
 		{"the log is the program's", "what is wrong with a message is an error, never a line in the log of package log", x.checkSilent},
@@ -103,6 +114,7 @@ type codecTrial struct {
 	yodel.Codec
 	equal   func(a, b any) bool
 	samples []any
+	changes map[string]string
 }
 
 // encode returns the encoding of sample, in newly allocated memory.

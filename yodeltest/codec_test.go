@@ -32,11 +32,6 @@ func sampleMessages() []any {
 	}
 }
 
-func TestJSONKeepsTheContract(t *testing.T) {
-	text, number, list := "hello", 42, []float64{1, 2.5, -3}
-	TestCodec(t, yodel.JSON, nil, append(sampleMessages(), &text, &number, &list)...)
-}
-
 func TestRawKeepsTheContract(t *testing.T) {
 	short, long := []byte("hello"), bytes.Repeat([]byte("world"), 2000)
 	TestCodec(t, yodel.Raw, nil, &short, &long)

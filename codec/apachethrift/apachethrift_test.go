@@ -15,6 +15,7 @@ import (
 	"github.com/yodel-rpc/yodel/codec/apachethrift"
 	"github.com/yodel-rpc/yodel/codec/apachethrift/internal/testthrift"
 	codec "github.com/yodel-rpc/yodel/codec/thrift"
+	"github.com/yodel-rpc/yodel/conformance/valuetable"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -46,7 +47,7 @@ func TestKeepsTheContract(t *testing.T) {
 	color := testthrift.Color_BLUE
 	for _, f := range formats {
 		t.Run(f.Name(), func(t *testing.T) {
-			yodeltest.TestCodec(t, f.Codec, nil, paint(), &testthrift.Dry{Reason: "sun"}, &color, &Plain{Number: 1, Codes: map[string]struct{}{"a": {}}},
+			yodeltest.TestCodec(t, f.Codec, &yodeltest.CodecOptions{Changes: valuetable.Changes["thrift"]}, paint(), &testthrift.Dry{Reason: "sun"}, &color, &Plain{Number: 1, Codes: map[string]struct{}{"a": {}}},
 				&[]*testthrift.Paint{paint(), paint()}, &map[int64]map[testthrift.Color]*testthrift.Paint{1: {testthrift.Color_RED: paint()}, 2: {}},
 				&map[testthrift.Color][]byte{1: {2, 3}}, &[]map[testthrift.Color]thrift.Tuuid{{1: {15: 9}}},
 				&map[testthrift.Color]struct{}{testthrift.Color_RED: {}}, new("text"), new(true), &testthrift.PaintsMixArgs{Paint: paint()})

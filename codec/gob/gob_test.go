@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/codec/gob"
+	"github.com/yodel-rpc/yodel/conformance/valuetable"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -52,7 +53,9 @@ func samples() []any {
 	return []any{full, &everything{When: when}, &point{3, -4}, &number, &text, &raw, &list, &table, &when, &pointer}
 }
 
-func TestKeepsTheContract(t *testing.T) { yodeltest.TestCodec(t, gob.Codec, nil, samples()...) }
+func TestKeepsTheContract(t *testing.T) {
+	yodeltest.TestCodec(t, gob.Codec, &yodeltest.CodecOptions{Changes: valuetable.Changes["gob"]}, samples()...)
+}
 
 // A shape is what holder keeps in interfaces.
 type shape interface{ Area() float64 }
@@ -327,4 +330,36 @@ func Example() {
 	err = gob.Codec.Decode(b, &args)
 	fmt.Println(args, err)
 	// Output: {7 8} <nil>
+}
+
+// The page of values says what the codec does.
+func TestValues(t *testing.T) { valuetable.Check(t, gob.Codec, "gob", "../../docs/values.md") }
+
+// Gob leaves out a pointer to zero, which would arrive as nil.
+func TestPointersToZeroAreRefused(t *testing.T) {
+	type line struct{ Discount *int }
+	type order struct {
+		Note  *string
+		Lines []line
+		ByID  map[string]*line
+		Any   any
+	}
+	zero, one := 0, 1
+	for at, bad := range map[string]*order{
+		"order.Note ": {Note: new(string)}, "order.Lines[1].Discount ": {Lines: []line{{&one}, {&zero}}},
+		"order.ByID[…].Discount ": {ByID: map[string]*line{"a": {&zero}}},
+	} {
+		if _, err := gob.Codec.Append(nil, bad); err == nil || !strings.Contains(err.Error(), at+"points to a zero value") {
+			t.Errorf("got %v, want an error with %q", err, at)
+		}
+	}
+	good := &order{Lines: []line{{&one}, {}}, ByID: map[string]*line{"a": {&one}}}
+	b, err := gob.Codec.Append(nil, good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got order
+	if err := gob.Codec.Decode(b, &got); err != nil || !reflect.DeepEqual(&got, good) {
+		t.Errorf("got %+v, %v", got, err)
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/codec/hessian2"
+	"github.com/yodel-rpc/yodel/conformance/valuetable"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -55,7 +56,7 @@ var sample = &User{
 }
 
 func TestCodec(t *testing.T) {
-	yodeltest.TestCodec(t, hessian2.Codec, nil, sample, &Plain{A: -1, B: math.MinInt32, Next: &Plain{}, Deep: [2][]uint32{{1, 1 << 31}, {}}},
+	yodeltest.TestCodec(t, hessian2.Codec, &yodeltest.CodecOptions{Changes: valuetable.Changes["hessian2"]}, sample, &Plain{A: -1, B: math.MinInt32, Next: &Plain{}, Deep: [2][]uint32{{1, 1 << 31}, {}}},
 		new("text"), new(int32(-262145)), new(int64(math.MinInt64)), new(true), new([]byte{}), &map[int32]string{-5: "x", 70_000: ""},
 		&[]float64{0, 1, -128, 32767, 0.1, math.Inf(1), math.MaxFloat64, math.Copysign(0, -1)})
 }
@@ -307,4 +308,9 @@ func TestSharedListsAreCounted(t *testing.T) {
 			t.Errorf("%T: the error is %v, want that there are too many bytes", v, err)
 		}
 	}
+}
+
+// The page of values says what the codec does.
+func TestValues(t *testing.T) {
+	valuetable.Check(t, hessian2.Codec, "hessian2", "../../docs/values.md")
 }

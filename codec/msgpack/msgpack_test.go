@@ -16,6 +16,7 @@ import (
 	std "github.com/vmihailenco/msgpack/v5"
 
 	"github.com/yodel-rpc/yodel/codec/msgpack"
+	"github.com/yodel-rpc/yodel/conformance/valuetable"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -57,7 +58,9 @@ func samples() []any {
 	return []any{full, &everything{When: when}, &point{3, -4}, &number, &text, &raw, &list, &table, &when}
 }
 
-func TestKeepsTheContract(t *testing.T) { yodeltest.TestCodec(t, msgpack.Codec, nil, samples()...) }
+func TestKeepsTheContract(t *testing.T) {
+	yodeltest.TestCodec(t, msgpack.Codec, &yodeltest.CodecOptions{Changes: valuetable.Changes["msgpack"]}, samples()...)
+}
 
 func TestBytesAreThoseOfTheLibrary(t *testing.T) {
 	for _, want := range samples() {
@@ -265,3 +268,6 @@ func Example() {
 	fmt.Println(bytes.HasPrefix(b, []byte("\x82\xa1a")), args, err)
 	// Output: true {7 8} <nil>
 }
+
+// The page of values says what the codec does.
+func TestValues(t *testing.T) { valuetable.Check(t, msgpack.Codec, "msgpack", "../../docs/values.md") }

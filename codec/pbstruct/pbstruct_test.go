@@ -13,6 +13,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/pbstruct"
+	"github.com/yodel-rpc/yodel/conformance/valuetable"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -89,7 +90,7 @@ func everything() *sample {
 }
 
 func TestContract(t *testing.T) {
-	yodeltest.TestCodec(t, pbstruct.Codec, nil, everything(), &sample{}, &inner{X: 1, Z: []int64{1, 2, 3}}, &struct{}{}, &Item{SKU: strings.Repeat("x", 5000)})
+	yodeltest.TestCodec(t, pbstruct.Codec, &yodeltest.CodecOptions{Changes: valuetable.Changes["pbstruct"]}, everything(), &sample{}, &inner{X: 1, Z: []int64{1, 2, 3}}, &struct{}{}, &Item{SKU: strings.Repeat("x", 5000)})
 }
 
 func unhex(t testing.TB, text string) []byte {
@@ -463,4 +464,9 @@ func TestSharedPartsAreCounted(t *testing.T) {
 			t.Errorf("the error is %v, want that there are too many bytes", err)
 		}
 	}
+}
+
+// The page of values says what the codec does.
+func TestValues(t *testing.T) {
+	valuetable.Check(t, pbstruct.Codec, "pbstruct", "../../docs/values.md")
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/thrift"
+	"github.com/yodel-rpc/yodel/conformance/valuetable"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -90,7 +91,7 @@ type Sample struct {
 func TestContract(t *testing.T) {
 	for _, c := range codecs {
 		t.Run(c.Name(), func(t *testing.T) {
-			yodeltest.TestCodec(t, c, nil,
+			yodeltest.TestCodec(t, c, &yodeltest.CodecOptions{Changes: valuetable.Changes["thrift"]},
 				everything(), &Sample{}, &Inner{X: 1, Z: []int64{1, 2, 3}}, &struct{}{}, &Union{Text: new("x")}, &Args{A: 1, B: 2},
 				new("hello"), new(int64(-5)), new(true), new(2.5), &[]string{"a", "b"}, &map[string]int32{"a": 1}, &[]byte{1, 2}, &[16]byte{3},
 				&[]map[int8]struct{}{{1: {}}})
@@ -414,3 +415,6 @@ func TestSharedPartsAreCounted(t *testing.T) {
 		}
 	}
 }
+
+// The page of values says what the codec does.
+func TestValues(t *testing.T) { valuetable.Check(t, thrift.Codec, "thrift", "../../docs/values.md") }

@@ -45,8 +45,7 @@ func hides(t reflect.Type, within []reflect.Type) bool {
 	}
 	within = append(slices.Clip(within), t)
 	content := false
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		switch in := base(f.Type); {
 		case f.IsExported(), f.Anonymous && in.Kind() == reflect.Struct && in.NumField() > 0 && !hides(in, within):
 			return false

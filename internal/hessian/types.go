@@ -30,6 +30,7 @@ var rules = nesting.Rules{
 		_, tagged := f.Tag.Lookup("hessian")
 		return f.Tag.Get("hessian") == "-" || !f.IsExported() && (tagged || !f.Anonymous || f.Type.Kind() != reflect.Struct)
 	},
+	Struct: checkFields,
 	Strict: true,
 	Whole:  []reflect.Type{timeType},
 	Kinds:  []reflect.Kind{reflect.Complex64, reflect.Complex128, reflect.Uintptr},
@@ -41,8 +42,6 @@ var rules = nesting.Rules{
 		return nil
 	},
 }
-
-func init() { rules.Struct = checkFields }
 
 // CheckType returns why messages of a type, or of pointers to it, do not arrive as they were sent.
 func (*Types) CheckType(t reflect.Type) error { return checkType(t) }

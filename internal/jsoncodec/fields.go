@@ -26,8 +26,7 @@ func fieldsOf(t reflect.Type, within []reflect.Type) (fields map[string]string, 
 	}
 	within = append(slices.Clip(within), t)
 	fields = make(map[string]string)
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		if leftOut(&f) {
 			continue
 		}

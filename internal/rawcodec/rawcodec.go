@@ -66,7 +66,7 @@ func Pointer[V ~[]byte](v any) *[]byte {
 	case *[]byte:
 		return v
 	case *V:
-		return (*[]byte)(unsafe.Pointer(v)) // V is a []byte
+		return (*[]byte)(unsafe.Pointer(v)) //nolint:gosec // G103: V is a []byte
 	}
 	return nil
 }
