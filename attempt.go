@@ -6,6 +6,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/expiry"
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
@@ -48,7 +49,7 @@ func (q *requester) begin(ctx context.Context, call *Call, conn *dialledConn, ep
 			return nil, err
 		}
 	}
-	o.req.Deadline, o.req.NoWait = earliest(ctx, call.Deadline), q.noWait || call.NoWait
+	o.req.Deadline, o.req.NoWait = expiry.Earliest(ctx, call.Deadline), q.noWait || call.NoWait
 	call.Attempt++
 	if call.Budget > 0 || call.budget != nil || call.group != nil || call.Trailer != nil || call.ReplyAttachment != nil || call.rare != nil {
 		call.renew()
@@ -170,12 +171,4 @@ func (q *requester) land(ctx context.Context, call *Call, ep *Endpoint, at time.
 		q.watchAttempt(ctx, call, err)
 	}
 	return err
-}
-
-// earliest returns the earlier of two deadlines. Zero means no deadline.
-func earliest(ctx context.Context, deadline time.Time) time.Time {
-	if d, ok := ctx.Deadline(); ok && (deadline.IsZero() || d.Before(deadline)) {
-		return d
-	}
-	return deadline
 }

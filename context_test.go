@@ -5,6 +5,8 @@ package yodel_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +16,12 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/gob"
+	connectwire "github.com/yodel-rpc/yodel/protocol/connect"
+	"github.com/yodel-rpc/yodel/protocol/http"
+	"github.com/yodel-rpc/yodel/protocol/jsonrpc"
+	"github.com/yodel-rpc/yodel/protocol/netrpc"
+	"github.com/yodel-rpc/yodel/protocol/rpcx"
 	"github.com/yodel-rpc/yodel/transport/mem"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -437,4 +445,141 @@ func TestTheClientsTimeoutIsForOneCall(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 	})
+}
+
+var errImpatient = errors.New("the caller was impatient")
+
+// causes makes contexts that end with errImpatient.
+var causes = map[string]func(ctx context.Context, after time.Duration) (context.Context, func()){
+	"timeout": func(ctx context.Context, after time.Duration) (context.Context, func()) {
+		return context.WithTimeoutCause(ctx, after, errImpatient)
+	},
+	"deadline of an outer context": func(ctx context.Context, after time.Duration) (context.Context, func()) {
+		ctx, cancel := context.WithDeadlineCause(ctx, time.Now().Add(after), errImpatient)
+		inner, cancelInner := context.WithTimeout(ctx, time.Hour)
+		return inner, func() { cancelInner(); cancel() }
+	},
+	"cancel": func(ctx context.Context, after time.Duration) (context.Context, func()) {
+		ctx, cancel := context.WithCancelCause(ctx)
+		timer := time.AfterFunc(after, func() { cancel(errImpatient) })
+		return ctx, func() { timer.Stop(); cancel(nil) }
+	},
+}
+
+// impatient makes calls that end before their replies, and checks that each has the cause. The
+// clock of the connection, the context and the server race to end them.
+func impatient(t *testing.T, times int, calls map[string]func(ctx context.Context) error) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for how, ending := range causes {
+		for name, call := range calls {
+			for range times {
+				wg.Go(func() {
+					ctx, cancel := ending(t.Context(), 50*time.Millisecond)
+					defer cancel()
+					err := call(ctx)
+					code := yodel.DeadlineExceeded
+					if how == "cancel" {
+						code = yodel.Canceled
+					}
+					if !errors.Is(err, errImpatient) || yodel.CodeOf(err) != code {
+						t.Errorf("%s, %s: got %v, want %v with the cause", name, how, err, code)
+					}
+				})
+			}
+		}
+	}
+	wg.Wait()
+}
+
+// handleWait registers methods that return when their context ends.
+func handleWait(t *testing.T, s *yodel.Server) {
+	t.Helper()
+	wait := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	handle(t, s, "Wait.Unary", func(ctx context.Context, _ *int) (*int, error) { return nil, wait(ctx) })
+	yodel.Feed[int, int]("Wait.Feed").Handle(s, func(ctx context.Context, _ *int, _ yodel.Send[int]) error { return wait(ctx) })
+	yodel.Duplex[int, int]("Wait.Duplex").Handle(s, func(ctx context.Context, _ yodel.Recv[int], _ yodel.Send[int]) error { return wait(ctx) })
+}
+
+// waiting has calls of the methods of handleWait.
+func waiting(c *yodel.Client, streams bool) map[string]func(ctx context.Context) error {
+	calls := map[string]func(ctx context.Context) error{
+		"call": func(ctx context.Context) error { return c.Call(ctx, "Wait.Unary", new(int), new(int)) },
+		"do": func(ctx context.Context) error {
+			return c.Do(ctx, &yodel.Call{Method: "Wait.Unary", Args: new(int), Deadline: time.Now().Add(time.Hour)})
+		},
+		"go": func(ctx context.Context) error {
+			_, err := yodel.Method[int, int]("Wait.Unary").Go(ctx, c, new(int)).Get()
+			return err
+		},
+	}
+	if streams {
+		calls["ordered"] = func(ctx context.Context) error {
+			return c.Do(ctx, &yodel.Call{Method: "Wait.Unary", Args: new(int), Ordered: true})
+		}
+		calls["feed"] = func(ctx context.Context) error {
+			_, err := yodel.Feed[int, int]("Wait.Feed").Call(ctx, c, new(int)).Next()
+			return err
+		}
+		calls["duplex"] = func(ctx context.Context) error {
+			return yodel.Duplex[int, int]("Wait.Duplex").Call(ctx, c, func(recv yodel.Recv[int], _ yodel.Send[int]) error {
+				_, err := recv.Next()
+				return err
+			})
+		}
+	}
+	return calls
+}
+
+func TestErrorsHaveTheCauseOfTheContext(t *testing.T) {
+	wrapping := func(next yodel.Handler) yodel.Handler {
+		return func(ctx context.Context, call *yodel.Call) error {
+			if err := next(ctx, call); err != nil {
+				return fmt.Errorf("wrapped: %w", err)
+			}
+			return nil
+		}
+	}
+	for name, o := range map[string]*yodel.ClientOptions{
+		"plain": nil, "middleware that wraps errors": {Middleware: []yodel.Middleware{wrapping}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, o, func(t *testing.T, s *yodeltest.Server, c *yodel.Client) {
+				handleWait(t, s.Server)
+				impatient(t, 30, waiting(c, true))
+				impatient(t, 30, map[string]func(ctx context.Context) error{"in process": func(ctx context.Context) error {
+					return s.Do(ctx, &yodel.Call{Method: "Wait.Unary", Args: new(int)})
+				}})
+			})
+		})
+	}
+}
+
+func TestErrorsHaveTheCauseOfTheContextOverEachWire(t *testing.T) {
+	s := yodel.NewServer(&yodel.ServerOptions{
+		Codecs:    []yodel.Codec{yodel.JSON, gob.Codec},
+		Protocols: []yodel.Protocol{http.New(nil), jsonrpc.Protocol, rpcx.Protocol, netrpc.Protocol},
+		Logger:    slog.New(slog.DiscardHandler),
+	})
+	handleWait(t, s)
+	addr := serve(t, s)
+	for _, w := range []struct {
+		codec yodel.Codec
+		wire  yodel.Wire
+	}{
+		{yodel.JSON, nil}, {yodel.JSON, connectwire.Wire(nil)}, {yodel.JSON, connectwire.Wire(&connectwire.Options{HTTP1: true})},
+		{gob.Codec, netrpc.Wire(gob.Codec)}, {yodel.JSON, jsonrpc.Wire(yodel.JSON)}, {yodel.JSON, rpcx.Wire(yodel.JSON)},
+	} {
+		name, o := "native", yodel.ClientOptions{Codec: w.codec}
+		if w.wire != nil {
+			name, o.Wires = w.wire.Name(), []yodel.Wire{w.wire}
+		}
+		t.Run(name, func(t *testing.T) {
+			to := addr
+			if w.wire != nil {
+				to = name + "://" + addr
+			}
+			impatient(t, 10, waiting(newClient(t, &o, to), strings.HasPrefix(name, "native")))
+		})
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
+	"github.com/yodel-rpc/yodel/internal/expiry"
 	"github.com/yodel-rpc/yodel/internal/firstbytes"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/introspect"
@@ -214,11 +215,33 @@ func (q *requester) explainAt(ctx context.Context, call *Call, where string, err
 	default:
 		e = q.explainCall(ctx, call, where, err)
 	}
-	e.Cause = err
+	e.Cause = caused(ctx, e.Code, err)
 	if dial, ok := errors.AsType[*dialError](err); ok && (call.pinned() || call.heldToOne()) {
 		e.RetryAfter = dial.next // the call has no other endpoint
 	}
 	return e
+}
+
+// caused returns err with the cause of ctx, if code says that ctx may have ended the call. A
+// connection and a server enforce the deadline of ctx too, and may be first.
+func caused(ctx context.Context, code Code, err error) error {
+	if code == DeadlineExceeded || code == Canceled {
+		if cause := expiry.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+			return errors.Join(err, cause)
+		}
+	}
+	return err
+}
+
+// causedAtEnd is caused for the error with which a call ends.
+func causedAtEnd(ctx context.Context, err error) error {
+	if e, ok := err.(*Error); ok { //nolint:errorlint // a wrapped error is the wrapper's
+		final := *e
+		if final.Cause = caused(ctx, e.Code, err); final.Cause != err { //nolint:errorlint // otherwise it is unchanged
+			return &final
+		}
+	}
+	return err
 }
 
 // ofTransport reports whether an Error in err comes from the transport. Such an Error says why a

@@ -71,7 +71,7 @@ func (s *Server) Do(ctx context.Context, call *Call) error {
 		call.SetHeader(md)
 	}
 	if e != nil {
-		return e
+		return causedAtEnd(ctx, e)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/diagnose"
+	"github.com/yodel-rpc/yodel/internal/kinds"
 	"github.com/yodel-rpc/yodel/internal/live"
 	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/introspect"
@@ -107,7 +108,7 @@ func (s *Server) describe(schemas func([]reflect.Type) []introspect.Schema) (all
 	s.registered(func(names []string, m *method) {
 		all = append(all, introspect.Method{
 			Name: names[0], Aliases: names[1:], Args: schemas(m.in), Results: schemas(m.out),
-			Values: m.positional, Kind: strings.TrimPrefix(kindName(m.kind), kindName(wire.Unary)),
+			Values: m.positional, Kind: strings.TrimPrefix(kinds.Name(m.kind), kinds.Name(wire.Unary)),
 			Idempotent: m.idempotent.Load(), ReadOnly: m.readOnly.Load(),
 		})
 	})

@@ -153,8 +153,8 @@ func (c *Client) attemptLink(ctx context.Context, call *Call, d *dialledConn, ep
 	if o.readExtra().lent > 0 { // replies of this protocol do not return tokens
 		o.repay(call, 0)
 	}
-	if deadline := earliest(ctx, call.Deadline); !deadline.IsZero() {
-		limited, cancel := context.WithDeadline(ctx, deadline)
+	if own, ok := ctx.Deadline(); !call.Deadline.IsZero() && (!ok || call.Deadline.Before(own)) { // otherwise ctx ends with its cause
+		limited, cancel := context.WithDeadline(ctx, call.Deadline)
 		defer cancel()
 		ctx = limited
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 
+	"github.com/yodel-rpc/yodel/internal/kinds"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -17,11 +18,11 @@ import (
 func (c *Call) Kind() string {
 	switch {
 	case c.in == nil:
-		return kindName(c.kind())
+		return kinds.Name(c.kind())
 	case c.in.method == nil:
 		return ""
 	}
-	return kindName(c.in.method.kind)
+	return kinds.Name(c.in.method.kind)
 }
 
 // AppendArgs appends the encoded arguments to dst, for the Do of a Link. It compresses them with

@@ -75,6 +75,8 @@ func (sc *serverConn) bind(_ *mux.Conn, b *wire.Binding) (mux.Target, wire.Info)
 		t.wrong, t.absent = wrongCodec, string(b.Codec)
 	case compressor == nil && len(b.Compressor) > 0:
 		t.wrong, t.absent = wrongCompressor, string(b.Compressor)
+	case t.name != string(b.Name):
+		t.wrong = wrongName
 	case compressor != nil:
 		t.pack = s.calls.packer(compressor)
 	}

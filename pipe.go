@@ -151,6 +151,18 @@ func (p *pipe) encode(msg any) ([]byte, error) {
 	return body, nil
 }
 
+// noMessage returns the error of a message that is a nil pointer.
+func (p *pipe) noMessage(msg any) error {
+	e := failure("YDL2103", "%s: a message of the stream is a nil %T; Send.End ends the stream", p.method, msg)
+	e.Cause = unsentNil{p}
+	return e
+}
+
+// unsentNil is the cause of noMessage. It tells Send.End the pipe.
+type unsentNil struct{ *pipe }
+
+func (unsentNil) Error() string { return "a nil message" }
+
 // end tells the peer that this side sends no more messages.
 func (p *pipe) end() {
 	p.sending.Lock()

@@ -93,13 +93,11 @@ func TestRegisterTakesEveryShape(t *testing.T) {
 // Odd has methods that cannot be served, and one that can.
 type Odd struct{}
 
-func (Odd) Good(*Args) (*Reply, error)                 { return nil, nil }
-func (Odd) Chan(chan int) error                        { return nil }
-func (Odd) Func(*Args) (func(), error)                 { return nil, nil }
-func (Odd) Reader(io.Reader) error                     { return nil }
-func (Odd) Variadic(context.Context, ...int) error     { return nil }
-func (Odd) Written(context.Context, Args, Reply) error { return nil }
-func (Odd) hidden(*Args) (*Reply, error)               { return nil, nil } //nolint:unused // it must not be found
+func (Odd) Good(*Args) (*Reply, error)   { return nil, nil }
+func (Odd) Chan(chan int) error          { return nil }
+func (Odd) Func(*Args) (func(), error)   { return nil, nil }
+func (Odd) Reader(io.Reader) error       { return nil }
+func (Odd) hidden(*Args) (*Reply, error) { return nil, nil } //nolint:unused // it must not be found
 
 // Bad has nothing but.
 type Bad struct{}
@@ -116,9 +114,171 @@ func TestRegisterSaysWhyItSkips(t *testing.T) {
 		"Chan: a chan int cannot be sent",
 		"Func: a func() cannot be sent",
 		"Reader: an interface (io.Reader) cannot be decoded into; use a concrete type",
-		"Variadic: it takes a variable number of arguments; take a slice instead",
-		"Written: its second parameter is yodel_test.Reply; make it *yodel_test.Reply, so that the result can be written",
 	}, "; "))
+}
+
+// An OrderError is an error that has the shape of a message.
+type OrderError struct{ Reason string }
+
+func (e *OrderError) Error() string { return e.Reason }
+
+// A ValueError is one whose values are errors too.
+type ValueError int
+
+func (ValueError) Error() string { return "" }
+
+// Refusal is an error of another interface.
+type Refusal interface {
+	error
+	Retry() bool
+}
+
+// An ownContext is a context with more methods.
+type ownContext struct{ context.Context }
+
+// A GRPCStream has what the streams of gRPC's generated code have.
+type GRPCStream interface {
+	Send(*Reply) error
+	Context() context.Context
+}
+
+// Each of these types has one method that nearly has a suitable shape.
+type (
+	OwnError        struct{}
+	OwnValueError   struct{}
+	OwnErrorOnly    struct{}
+	OtherError      struct{}
+	ErrorFirst      struct{}
+	TwoErrors       struct{}
+	ContextLast     struct{}
+	TwoContexts     struct{}
+	ContextPointer  struct{}
+	OtherContext    struct{}
+	Variadic        struct{}
+	VariadicNoCtx   struct{}
+	ReplyByValue    struct{}
+	NetRPCByValue   struct{}
+	ChannelParam    struct{}
+	ChannelResult   struct{}
+	FuncParam       struct{}
+	InterfaceResult struct{}
+	FeedNoError     struct{}
+	FeedOwnError    struct{}
+	SendFirst       struct{}
+	SendPointer     struct{}
+	FeedByValue     struct{}
+	UploadByValue   struct{}
+	UploadNoContext struct{}
+	FeedOfFuncs     struct{}
+	GRPCFeed        struct{}
+	PointerReceiver struct{} //nolint:recvcheck // on purpose
+)
+
+func (OwnError) M(context.Context, *Args) *OrderError                         { return nil }
+func (OwnValueError) M(context.Context, *Args) (*Reply, ValueError)           { return nil, 0 }
+func (OwnErrorOnly) M() *OrderError                                           { return nil }
+func (OtherError) M(context.Context, *Args) (*Reply, Refusal)                 { return nil, nil }
+func (ErrorFirst) M(context.Context, *Args) (error, *Reply)                   { return nil, nil } //nolint:revive,staticcheck // on purpose
+func (TwoErrors) M(*Args) (*Reply, error, error)                              { return nil, nil, nil }
+func (ContextLast) M(*Args, context.Context) (*Reply, error)                  { return nil, nil } //nolint:revive // on purpose
+func (TwoContexts) M(context.Context, context.Context, *Args) (*Reply, error) { return nil, nil }
+func (ContextPointer) M(*context.Context, *Args) (*Reply, error)              { return nil, nil }
+func (OtherContext) M(ownContext, *Args) (*Reply, error)                      { return nil, nil }
+func (Variadic) M(context.Context, ...int) error                              { return nil }
+func (VariadicNoCtx) M(...int) int                                            { return 0 }
+func (ReplyByValue) M(context.Context, Args, Reply) error                     { return nil }
+func (NetRPCByValue) M(*Args, Reply) error                                    { return nil }
+func (ChannelParam) M(context.Context, chan int) error                        { return nil }
+func (ChannelResult) M(context.Context, *Args) (<-chan int, error)            { return nil, nil }
+func (FuncParam) M(context.Context, func(int) error) error                    { return nil }
+func (InterfaceResult) M(context.Context, *Args) (fmt.Stringer, error)        { return nil, nil }
+func (FeedNoError) M(context.Context, *Args, yodel.Send[Reply])               {}
+func (FeedOwnError) M(context.Context, *Args, yodel.Send[Reply]) *OrderError  { return nil }
+func (SendFirst) M(context.Context, yodel.Send[Reply], *Args) error           { return nil }
+func (SendPointer) M(context.Context, *Args, *yodel.Send[Reply]) error        { return nil }
+func (FeedByValue) M(context.Context, Args, yodel.Send[Reply]) error          { return nil }
+func (UploadByValue) M(context.Context, yodel.Recv[Args]) (Reply, error)      { return Reply{}, nil }
+func (UploadNoContext) M(yodel.Recv[Args]) (*Reply, error)                    { return nil, nil }
+func (FeedOfFuncs) M(context.Context, *Args, yodel.Send[func()]) error        { return nil }
+func (GRPCFeed) M(*Args, GRPCStream) error                                    { return nil }
+func (*PointerReceiver) M(context.Context, *Args) (*Reply, error)             { return nil, nil }
+func (PointerReceiver) N(context.Context, *Args) (*Reply, error)              { return nil, nil }
+
+// Which methods are nearly suitable, and what is wrong with them.
+var nearly = map[any]string{
+	OwnError{}:        "M: its last result is a *yodel_test.OrderError, which is an error, but would be sent as a value; make the type of the result error",
+	OwnValueError{}:   "M: its last result is a yodel_test.ValueError, which is an error",
+	OwnErrorOnly{}:    "M: its last result is a *yodel_test.OrderError, which is an error",
+	OtherError{}:      "M: its last result is a yodel_test.Refusal, which is an error",
+	ErrorFirst{}:      "M: its result 1 is an error; make error the last result, and the only one",
+	TwoErrors{}:       "M: its result 2 is an error; make error the last result, and the only one",
+	ContextLast{}:     "M: it has a context.Context after its first parameter; make it the first one, and the only one",
+	TwoContexts{}:     "M: it has a context.Context after its first parameter",
+	ContextPointer{}:  "M: it takes a *context.Context, which callers cannot send; take a context.Context as the first parameter",
+	OtherContext{}:    "M: it takes a yodel_test.ownContext, which callers cannot send",
+	Variadic{}:        "M: it takes a variable number of arguments; take a slice instead",
+	VariadicNoCtx{}:   "M: it takes a variable number of arguments; take a slice instead",
+	ReplyByValue{}:    "M: its second parameter is yodel_test.Reply; make it *yodel_test.Reply, so that the result can be written",
+	NetRPCByValue{}:   "M: its second parameter is yodel_test.Reply; make it *yodel_test.Reply, so that the result can be written",
+	ChannelParam{}:    "M: a chan int cannot be sent",
+	ChannelResult{}:   "M: a <-chan int cannot be sent",
+	FuncParam{}:       "M: a func(int) error cannot be sent",
+	InterfaceResult{}: "M: an interface (fmt.Stringer) cannot be decoded into; use a concrete type",
+	FeedNoError{}:     "M: it takes a stream, but is none of",
+	FeedOwnError{}:    "M: it takes a stream, but is none of",
+	SendFirst{}:       "M: a yodel.Send[github.com/yodel-rpc/yodel_test.Reply] cannot be sent",
+	SendPointer{}:     "M: it takes a stream, but is none of",
+	FeedByValue{}:     "M: it takes a stream, but is none of",
+	UploadByValue{}:   "M: it takes a stream, but is none of",
+	UploadNoContext{}: "M: it takes a stream, but is none of",
+	FeedOfFuncs{}:     "M: a func() cannot be sent",
+	GRPCFeed{}:        "M: it takes a yodel_test.GRPCStream, a stream of gRPC; register the generated service with package protocol/grpcgo",
+	PointerReceiver{}: "M: it has a pointer receiver; register a pointer",
+}
+
+// A caller of a method that is left out would learn only from its first call that there is none.
+func TestRegisterRefusesWhatIsNearlyAMethod(t *testing.T) {
+	for service, want := range nearly {
+		s := yodel.NewServer(&yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler)})
+		err := s.Register(service)
+		if err == nil {
+			t.Errorf("%T was registered", service)
+			continue
+		}
+		e := wantError(t, err, yodel.InvalidArgument, "YDL4001")
+		if _, got, _ := strings.Cut(e.Message, ": "); !strings.HasPrefix(got, want) {
+			t.Errorf("got  %s\nwant %s", e.Message, want)
+		}
+		must(t, s.RegisterName("Beside", struct{ Arith }{}, "Mul"))
+		wantNames(t, connect(t, s, nil), "Beside.Mul")
+	}
+}
+
+// Mixed has a method for callers, and two that its program calls itself.
+type Mixed struct{}
+
+func (Mixed) Mul(_ context.Context, in *Args) (*Reply, error) { return &Reply{in.A * in.B}, nil }
+func (Mixed) Sync(context.Context, ...int) error              { return nil }
+func (Mixed) Limit(string, int) error                         { return nil }
+
+func TestRegisterLeavesMethodsOut(t *testing.T) {
+	var book logbook
+	s := yodel.NewServer(&yodel.ServerOptions{Logger: book.everything()})
+	must(t, s.Register(Mixed{}, "-Sync", "-Limit"))
+	wantNames(t, connect(t, s, nil), "Mixed.Mul")
+	wantRegistered(t, &book, "Mixed.Mul", "Limit: it was left out; Sync: it was left out")
+	for want, methods := range map[string][]string{
+		"Sync: it takes a variable number of arguments; take a slice instead; or leave it out with \"-Sync\"": {"-Limit"},
+		"Sink: yodel_test.Mixed has no exported method of this name":                                          {"-Sink", "-Sync", "-Limit"},
+		"no suitable method: Limit: it was left out; Mul: it was left out; Sync: it was left out":             {"-Mul", "-Sync", "-Limit"},
+	} {
+		e := wantError(t, s.RegisterName("Other", Mixed{}, methods...), yodel.InvalidArgument, "YDL4001")
+		if want = "register yodel_test.Mixed as Other: " + want; e.Message != want {
+			t.Errorf("got  %s\nwant %s", e.Message, want)
+		}
+	}
+	must(t, s.RegisterName("One", PointerReceiver{}, "-M"))
+	must(t, s.RegisterName("Named", PointerReceiver{}, "N"))
 }
 
 // wantRegistered checks the one line that Register logs.
@@ -213,11 +373,11 @@ func TestRegisterRefusals(t *testing.T) {
 		"no name":          {s.Register(struct{ Arith }{}), "register struct { yodel_test.Arith }: it has no type name; use RegisterName"},
 		"a named nil":      {s.RegisterName("A", nil), "register A: nil has no methods"},
 		"no methods":       {s.Register(Args{}), "register yodel_test.Args as Args: no suitable method: it has no exported methods"},
-		"a value":          {s.Register(Pointers{}), "register yodel_test.Pointers as Pointers: no suitable method; the methods of yodel_test.Pointers have pointer receivers; register a pointer"},
-		"bad methods":      {s.Register(Bad{}), "register yodel_test.Bad as Bad: no suitable method; Chan: a chan int cannot be sent; Reader: an interface (io.Reader) cannot be decoded into; use a concrete type"},
-		"unknown method":   {s.Register(Arith{}, "Mul", "Mull"), "register yodel_test.Arith as Arith: no suitable method; Mull: yodel_test.Arith has no exported method of this name"},
-		"hidden method":    {s.Register(Odd{}, "hidden"), "register yodel_test.Odd as Odd: no suitable method; hidden: yodel_test.Odd has no exported method of this name"},
-		"unfit method":     {s.Register(Odd{}, "Good", "Chan"), "register yodel_test.Odd as Odd: no suitable method; Chan: a chan int cannot be sent"},
+		"a value":          {s.Register(Pointers{}), "register yodel_test.Pointers as Pointers: Count: it has a pointer receiver; register a pointer"},
+		"bad methods":      {s.Register(Bad{}), "register yodel_test.Bad as Bad: no suitable method: Chan: a chan int cannot be sent; Reader: an interface (io.Reader) cannot be decoded into; use a concrete type"},
+		"unknown method":   {s.Register(Arith{}, "Mul", "Mull"), "register yodel_test.Arith as Arith: Mull: yodel_test.Arith has no exported method of this name"},
+		"hidden method":    {s.Register(Odd{}, "hidden"), "register yodel_test.Odd as Odd: hidden: yodel_test.Odd has no exported method of this name"},
+		"unfit method":     {s.Register(Odd{}, "Good", "Chan"), "register yodel_test.Odd as Odd: Chan: a chan int cannot be sent"},
 		"taken name":       {s.RegisterName("Taken", Arith{}, "Mul"), "register Taken.Mul: the name is taken"},
 		"no function":      {s.Handle("f", 7), "handle f: int is not a function"},
 		"nil function":     {s.Handle("f", (func())(nil)), "handle f: the func() is nil"},
@@ -290,6 +450,36 @@ func TestMethodsHaveAnyName(t *testing.T) {
 		}
 	}
 	wantError(t, c.Call(t.Context(), "Arith.DivMod", yodel.Values{1, 1}, nil), yodel.Unimplemented, "YDL2002")
+}
+
+// A name that errors and logs would show as another one is no name: a call of "T.a\nb" must not
+// execute "T.a b".
+func TestNamesAreShownAsTheyAre(t *testing.T) {
+	s := yodel.NewServer(nil)
+	must(t, s.Handle("T.a b", Arith{}.Mul))
+	must(t, s.Handle("T.a\ufffdb", Arith{}.Mul))
+	c := connect(t, s, nil)
+	for _, bad := range []string{"T.a\nb", "T.a\x00b", "T.a\u2028b", "T.a\u202eb", "T.a\x85b", "T.a\xffb", "T.a\u0085b", "T.a\x7fb"} {
+		want := fmt.Sprintf("register %q: the name has control characters, or is not valid UTF-8", bad)
+		for how, err := range map[string]error{
+			"Handle":     s.Handle(bad, Arith{}.Mul),
+			"HandleCall": s.HandleCall(bad, func(context.Context, *yodel.Call) error { return nil }),
+			"Alias":      s.Alias("T.a b", bad),
+		} {
+			if e := wantError(t, err, yodel.InvalidArgument, "YDL4001"); e.Message != want {
+				t.Errorf("%s: got %s, want %s", how, e.Message, want)
+			}
+		}
+		e := wantError(t, s.RegisterName(bad, Arith{}, "Mul"), yodel.InvalidArgument, "YDL4001")
+		if want := fmt.Sprintf("register %q: the name", bad+".Mul"); !strings.HasPrefix(e.Message, want) {
+			t.Errorf("got %s, want %s…", e.Message, want)
+		}
+		wantError(t, c.Call(t.Context(), bad, &Args{6, 7}, &Reply{}), yodel.Unimplemented, "YDL2001")
+	}
+	var reply Reply
+	for _, good := range []string{"T.a b", "T.a\ufffdb"} {
+		must(t, c.Call(t.Context(), good, &Args{6, 7}, &reply))
+	}
 }
 
 func TestClosuresKeepTheirState(t *testing.T) {

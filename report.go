@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/budget"
+	"github.com/yodel-rpc/yodel/internal/expiry"
+	"github.com/yodel-rpc/yodel/internal/kinds"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/samples"
 	"github.com/yodel-rpc/yodel/internal/text"
@@ -174,7 +176,7 @@ func (q *requester) concludeOnce(ctx context.Context, call *Call, err error) err
 	if !q.remarkable(call, err) {
 		return err
 	}
-	return q.report(ctx, call, err)
+	return q.report(ctx, call, causedAtEnd(ctx, err))
 }
 
 // remarkable reports whether a call that ended with err needs a record.
@@ -235,7 +237,7 @@ func (q *requester) report(ctx context.Context, call *Call, err error) error {
 		Criticality: call.Criticality, Tenant: shorten(call.Tenant, maxReportShort), Timeout: call.allowed(ctx, began),
 	}
 	if call.stream != nil {
-		r.Kind = kindName(call.stream.kind)
+		r.Kind = kinds.Name(call.stream.kind)
 		r.Slow = cmp.Or(o.arrived, used.opened, now)-began >= q.slowAfter
 	}
 	fail(r, err)
@@ -320,7 +322,7 @@ func fail(r *introspect.CallReport, err error) {
 
 // allowed returns how long the call was allowed to take, or 0 if that is unlimited or unknown.
 func (c *Call) allowed(ctx context.Context, began time.Duration) time.Duration {
-	deadline := earliest(ctx, c.Deadline)
+	deadline := expiry.Earliest(ctx, c.Deadline)
 	if c.Attempt > 0 && c.out.binding != nil && !c.out.req.Deadline.IsZero() { // middleware/timeout resets its own
 		deadline = c.out.req.Deadline
 	}
@@ -499,9 +501,9 @@ func (c *serverCall) report(took time.Duration) {
 	r.BytesIn, r.BytesOut = c.protocol.sizes()
 	if c.stream != nil {
 		t := c.stream.Traffic()
-		r.Kind, r.Sent, r.Received = kindName(c.as.kind), t.Sent, t.Received
+		r.Kind, r.Sent, r.Received = kinds.Name(c.as.kind), t.Sent, t.Received
 		if c.as.kind == anyKind {
-			r.Kind = kindName(c.method.kind)
+			r.Kind = kinds.Name(c.method.kind)
 		}
 		r.BytesIn += t.ReceivedBytes
 		r.BytesOut += t.SentBytes

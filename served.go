@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
+	"github.com/yodel-rpc/yodel/internal/kinds"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -128,7 +129,7 @@ func (v *Served) Kind() string {
 	if v.in.method == nil {
 		return ""
 	}
-	return kindName(v.in.method.kind)
+	return kinds.Name(v.in.method.kind)
 }
 
 // Positional reports whether the method takes or returns several values: see Values. The request is
@@ -277,7 +278,7 @@ func (v *Served) fail(e *Error) *Error {
 func (v *Served) Run() *Error {
 	in := &v.in
 	caller := cmp.Or(v.Caller, in.as.caller)
-	if b := in.as; (v.Several != b.positional || caller != b.caller) && !in.running.Load() { // before running is set, because Session.executing reads it then
+	if b := in.as; (v.Several != b.positional || caller != b.caller) && b.wrong != wrongName && !in.running.Load() { // before running is set, because Session.executing reads it then
 		in.as = in.session.bind(b.name, b.codec, b.pack.Compressor, v.Several, caller)
 	}
 	switch {

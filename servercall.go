@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/grpcstatus"
+	"github.com/yodel-rpc/yodel/internal/kinds"
 	"github.com/yodel-rpc/yodel/internal/live"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/reflectcall"
@@ -133,7 +134,7 @@ const (
 	wrongTime             // the server has been shut down
 	wrongCodec            // the server lacks the codec
 	wrongCompressor       // the server lacks the compressor
-	wrongName             // the name is too long
+	wrongName             // no method can have the name: see Server.reserve
 )
 
 type callKey struct{}
@@ -250,7 +251,7 @@ const anyKind = math.MaxUint64
 
 // mismatch returns the error of a call of m for another kind of method.
 func (b *boundMethod) mismatch(m *method, kind uint64) *Error {
-	return refusal("YDL2006", "%s: the method is %s of %s; the call is for %s", b.name, oneOf(m.kind), m.types(), oneOf(kind))
+	return refusal("YDL2006", "%s: the method is %s of %s; the call is for %s", b.name, kinds.OneOf(m.kind), m.types(), kinds.OneOf(kind))
 }
 
 // refusal returns the error for b.wrong.
@@ -260,7 +261,7 @@ func (b *boundMethod) refusal() *Error {
 	case wrongCodec:
 		return refusal("YDL2003", "%s: this server does not have the codec %q; it has %s", b.name, b.absent, names(s.codecs))
 	case wrongName:
-		return refusal("YDL2001", "%.40s…: the name of a method has at most %d bytes", b.name, wire.MaxName)
+		return refusal("YDL2001", "%.40s…: a method's name is UTF-8 of at most %d bytes, without control characters", b.name, wire.MaxName)
 	case wrongCompressor:
 		return refusal("YDL2004", "%s: this server does not have the compressor %q; it has %s", b.name, b.absent, names(s.compressors))
 	}

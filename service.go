@@ -13,9 +13,12 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/admission"
 	"github.com/yodel-rpc/yodel/internal/carries"
+	"github.com/yodel-rpc/yodel/internal/iface"
+	"github.com/yodel-rpc/yodel/internal/kinds"
 	"github.com/yodel-rpc/yodel/internal/reflectcall"
 	"github.com/yodel-rpc/yodel/internal/schema"
 	"github.com/yodel-rpc/yodel/internal/stats"
+	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -60,11 +63,13 @@ type method struct {
 // Without names in methods, Register skips methods that were probably not meant for callers:
 // methods with neither a context, a result nor an error, such as Lock; methods of well-known
 // interfaces, such as Close and String; and methods that are promoted from an embedded type of
-// another package. It also skips methods of other shapes. It logs one line at level Info with the
+// another package. It also skips methods without a context that take or return what callers cannot
+// send, such as a function, a channel or an interface. It logs one line at level Info with the
 // registered methods, and with the skipped methods and the reasons.
 //
-// Register fails if no method is left, if a name in methods does not exist or has another shape, or
-// if a name is taken. It may be called while the server serves.
+// Register fails if another method has none of these shapes, if no method is left, if a name in
+// methods does not exist or has another shape, or if a name is taken. The name "-Sync" in methods
+// leaves the method Sync out. Register may be called while the server serves.
 func (s *Server) Register(rcvr any, methods ...string) error {
 	t := reflect.TypeOf(rcvr)
 	for t != nil && t.Kind() == reflect.Pointer && t.Name() == "" {
@@ -90,36 +95,17 @@ func (s *Server) RegisterName(service string, rcvr any, methods ...string) error
 	if strings.HasSuffix(service, "/") {
 		prefix = service
 	}
+	funcs, skipped, err := reflectcall.Methods[Values](v, streamParamOf, methods)
+	if err != nil {
+		return failure("YDL4001", "register %T as %s: %v", rcvr, service, err)
+	}
 	found := make(map[string]*method)
-	var skipped []string
-	for i := range v.NumMethod() {
-		name := v.Type().Method(i).Name
-		if len(methods) > 0 && !slices.Contains(methods, name) {
-			continue
-		}
-		if len(methods) == 0 {
-			if why := reflectcall.Unmeant(v.Type(), v.Type().Method(i)); why != "" {
-				skipped = append(skipped, name+": "+why)
-				continue
-			}
-		}
-		m, err := newMethod(s.codecs, v.Type().Method(i).Func, v)
+	for _, name := range slices.Sorted(maps.Keys(funcs)) {
+		m, err := s.methodOf(funcs[name])
 		if err != nil {
-			skipped = append(skipped, fmt.Sprintf("%s: %v", name, err))
-			continue
+			return failure("YDL4001", "register %T as %s: %s: %v; or leave it out with %q", rcvr, service, name, err, "-"+name)
 		}
 		found[prefix+name] = m
-	}
-	for _, name := range methods {
-		if found[prefix+name] == nil && !strings.HasPrefix(strings.Join(skipped, "\n"), name+": ") && !v.MethodByName(name).IsValid() {
-			skipped = append(skipped, fmt.Sprintf("%s: %T has no exported method of this name", name, rcvr))
-		}
-	}
-	if len(found) == 0 && v.NumMethod() == 0 && v.Kind() == reflect.Struct && reflect.PointerTo(v.Type()).NumMethod() > 0 {
-		skipped = append(skipped, fmt.Sprintf("the methods of %T have pointer receivers; register a pointer", rcvr))
-	}
-	if len(found) == 0 || len(skipped) > 0 && len(methods) > 0 {
-		return failure("YDL4001", "register %T as %s: no suitable method%s", rcvr, service, because(skipped))
 	}
 	registered := slices.Sorted(maps.Keys(found)) // before the methods can be called
 	if err := s.addAll("", found); err != nil {
@@ -133,13 +119,6 @@ func (s *Server) RegisterName(service string, rcvr any, methods ...string) error
 	return nil
 }
 
-func because(skipped []string) string {
-	if len(skipped) == 0 {
-		return ": it has no exported methods"
-	}
-	return "; " + strings.Join(skipped, "; ")
-}
-
 // Handle registers a function or closure under any name. It must have one of the shapes listed at
 // Register.
 func (s *Server) Handle(name string, function any) error {
@@ -150,7 +129,11 @@ func (s *Server) Handle(name string, function any) error {
 	if v.IsNil() {
 		return failure("YDL4001", "handle %s: the %T is nil", name, function)
 	}
-	m, err := newMethod(s.codecs, v)
+	fn, err := reflectcall.Of[Values](v, streamParamOf)
+	if err != nil {
+		return failure("YDL4001", "handle %s: %v", name, err)
+	}
+	m, err := s.methodOf(fn)
 	if err != nil {
 		return failure("YDL4001", "handle %s: %v", name, err)
 	}
@@ -181,16 +164,16 @@ func inAndOut(types []reflect.Type) (in, out []reflect.Type) {
 // HandleStream is HandleCall for a method with a stream. Kind is "feed", "upload" or "duplex".
 // Handler sends messages with send, and receives them with recv, which returns io.EOF after the
 // last message. Both take values of the call's codec; recv takes pointers. Send also takes an
-// *Encoded, which is sent unchanged. In a feed, Call.DecodeInto decodes the request, and recv must
-// not be called. In an upload, Handler must set Call.Reply, and must not call send. Handler must
-// not keep the call.
+// *Encoded, which is sent unchanged. A nil pointer is an error. In a feed, Call.DecodeInto decodes
+// the request, and recv must not be called. In an upload, Handler must set Call.Reply, and must
+// not call send. Handler must not keep the call.
 func (s *Server) HandleStream(name, kind string, handler func(ctx context.Context, call *Call, recv, send func(msg any) error) error, types ...reflect.Type) error {
-	number := slices.Index(kindNames[:], kind)
-	if handler == nil || number <= wire.Unary {
+	number, streams := kinds.Stream(kind)
+	if handler == nil || !streams {
 		return failure("YDL4001", "handle %s: the handler is nil, or the kind %q is none of feed, upload and duplex", name, kind)
 	}
 	in, out := inAndOut(types)
-	return s.add(name, &method{kind: uint64(number), in: in, out: out, stream: func(ctx context.Context, p *pipe, _ any) (any, error) {
+	return s.add(name, &method{kind: number, in: in, out: out, stream: func(ctx context.Context, p *pipe, _ any) (any, error) {
 		call := CallFrom(ctx)
 		recv := func(msg any) error {
 			body, err := p.receive()
@@ -199,7 +182,13 @@ func (s *Server) HandleStream(name, kind string, handler func(ctx context.Contex
 			}
 			return p.decode(body, msg)
 		}
-		err := handler(ctx, call, recv, p.send)
+		send := func(msg any) error {
+			if msg == nil || iface.IsNil(msg) && reflect.TypeOf(msg).Kind() == reflect.Pointer {
+				return p.noMessage(msg)
+			}
+			return p.send(msg)
+		}
+		err := handler(ctx, call, recv, send)
 		if err == nil && number == wire.Upload && call.Reply == nil {
 			err = reflectcall.ErrNoReply
 		}
@@ -348,6 +337,8 @@ func (s *Server) reserve(names []string) error {
 			why = "register: a method needs a name"
 		case len(name) > wire.MaxName:
 			why = fmt.Sprintf("register %.40s…: the name has %d bytes, the limit is %d", name, len(name), wire.MaxName)
+		case text.Line(name) != name: // errors and logs would show it as another name
+			why = fmt.Sprintf("register %q: the name has control characters, or is not valid UTF-8", name)
 		case (*s.methods.Load())[name] != nil || s.reserved[name]:
 			why = fmt.Sprintf("register %s: the name is taken", name)
 		}
@@ -391,18 +382,13 @@ func (s *Server) publish(of string, names []string, added map[string]*method) er
 	return nil
 }
 
-// newMethod makes a method from a function, by reflection. First holds the values of its first
-// parameters: a receiver or nothing.
-func newMethod(codecs map[string]Codec, f reflect.Value, first ...reflect.Value) (*method, error) {
-	fn, err := reflectcall.Of[Values](f, streamParamOf, first...)
-	if err != nil {
-		return nil, err
-	}
+// methodOf makes a method from a function that is called by reflection.
+func (s *Server) methodOf(fn *reflectcall.Func[*pipe]) (*method, error) {
 	m := &method{
 		kind: fn.Kind, positional: fn.Positional, in: fn.In, out: fn.Out,
 		newArgs: fn.NewArgs, call: fn.Call, stream: fn.Stream,
 	}
-	return m, m.carriedBy(codecs)
+	return m, m.carriedBy(s.codecs)
 }
 
 // carriedBy finds the codecs that do not carry the types of the method. It fails if all of them do
@@ -441,7 +427,7 @@ func streamParamOf(t reflect.Type) (reflectcall.StreamParam[*pipe], bool) {
 func (m *method) signature() string {
 	switch {
 	case m.kind != wire.Unary:
-		return fmt.Sprintf("%s of %s", oneOf(m.kind), m.types())
+		return fmt.Sprintf("%s of %s", kinds.OneOf(m.kind), m.types())
 	case m.positional:
 		return m.types() + ": give yodel.Values"
 	}

@@ -614,18 +614,17 @@ func (ses *Session) bind(name string, codec Codec, compressor Compressor, positi
 		return b
 	}
 	s := ses.server
-	b := &boundMethod{server: s, name: text.Clip(s.meant(name), wire.MaxName), codec: codec, positional: positional, kind: anyKind, caller: caller}
+	meant := s.meant(name)
+	b := &boundMethod{server: s, name: text.Clip(meant, wire.MaxName), codec: codec, positional: positional, kind: anyKind, caller: caller}
 	if compressor != nil {
 		b.pack = s.calls.packer(compressor)
 	}
 	if codec == nil {
 		b.wrong = wrongCodec
 	}
-	if len(name) > wire.MaxName {
+	if b.name != meant {
 		b.wrong = wrongName
-		return b
-	}
-	if b.find() != nil && len(ses.bound) < s.limits.MaxMethods {
+	} else if b.find() != nil && len(ses.bound) < s.limits.MaxMethods {
 		if ses.bound == nil {
 			ses.bound = make(map[string]*boundMethod)
 		}

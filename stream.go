@@ -29,11 +29,20 @@ type Duplex[In, Out any] string
 // caller may change msg afterwards. It waits while the flow-control window of the other side is
 // full. If the other side has ended the call, Send returns io.EOF, and the outcome of the call has
 // the reason. If the stream has ended in another way, Send returns the reason. Messages that the
-// other side has sent before can still be received. Send may be called concurrently.
+// other side has sent before can still be received. Send may be called concurrently. A nil msg is
+// an error, and the stream goes on.
 type Send[T any] func(msg *T) error
 
-// End tells the other side that this side sends no more messages. Calling End twice is allowed.
-func (s Send[T]) End() error { return s(nil) }
+// End tells the other side that this side sends no more messages. Calling End twice is allowed. End
+// calls s with nil. A Send that yodel did not make must accept that.
+func (s Send[T]) End() error {
+	err := s(nil)
+	if from, ok := errors.AsType[unsentNil](err); ok {
+		from.end()
+		return nil
+	}
+	return err
+}
 
 // Recv iterates over the messages of a stream. A program converts it to an iter.Seq2 where that
 // type is needed. The iteration ends after the last message, or with an error, which is the second
@@ -205,8 +214,7 @@ func carry(ctx context.Context, c Caller, call *Call, method string, in, out any
 func sender[T any](p *pipe) Send[T] {
 	return func(msg *T) error {
 		if msg == nil {
-			p.end()
-			return nil
+			return p.noMessage(msg)
 		}
 		return p.send(msg)
 	}
@@ -272,24 +280,3 @@ func (Send[T]) on(p *pipe) reflect.Value { return reflect.ValueOf(sender[T](p)) 
 func (Recv[T]) message() reflect.Type    { return reflect.TypeFor[T]() }
 func (Recv[T]) sends() bool              { return false }
 func (Recv[T]) on(p *pipe) reflect.Value { return reflect.ValueOf(receiver[T](p)) }
-
-// kindNames are the names of the kinds of methods.
-var kindNames = [...]string{wire.Unary: "unary", wire.Feed: "feed", wire.Upload: "upload", wire.Duplex: "duplex"}
-
-// oneOf returns a kind of method with its article, for error messages.
-func oneOf(kind uint64) string {
-	switch kind {
-	case wire.Unary:
-		return "a unary method"
-	case wire.Upload:
-		return "an upload"
-	}
-	return "a " + kindName(kind)
-}
-
-func kindName(kind uint64) string {
-	if kind < uint64(len(kindNames)) {
-		return kindNames[kind]
-	}
-	return "unknown"
-}

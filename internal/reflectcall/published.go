@@ -5,18 +5,126 @@ package reflectcall
 import (
 	"encoding"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"reflect"
 	"runtime"
+	"slices"
 	"sort"
+	"strings"
 	"sync"
 )
 
 // This file decides which methods of a value Register publishes. A method that is published by
 // mistake is a security hole. For example, a single remote call of Lock of an embedded mutex stops
-// a service.
+// a service. A method that is left out by mistake fails at its first call.
+
+// Methods returns the Funcs of the methods of v that remote callers can call, by name. Stream is as
+// for Of. Chosen has the names of the methods to publish; empty means all. A name after "-" leaves
+// a method out.
+//
+// Skipped has the methods that were not chosen by name and are not meant for callers, each with the
+// reason. Methods fails if a method has no suitable shape although it was chosen, or although it is
+// nearly suitable: see nearly.
+func Methods[V ~[]any, S any](
+	v reflect.Value, stream func(reflect.Type) (StreamParam[S], bool), chosen []string,
+) (funcs map[string]*Func[S], skipped []string, err error) {
+	t := v.Type()
+	var only, without, faults []string
+	for _, name := range chosen {
+		left, ok := strings.CutPrefix(name, "-")
+		if _, has := t.MethodByName(left); !has && (!ok || !pointed(t, left)) {
+			faults = append(faults, fmt.Sprintf("%s: %v has no exported method of this name", left, t))
+		}
+		if ok {
+			without = append(without, left)
+		} else {
+			only = append(only, name)
+		}
+	}
+	funcs = make(map[string]*Func[S])
+	for m := range t.Methods() {
+		named := slices.Contains(only, m.Name)
+		why := ""
+		switch {
+		case len(only) > 0 && !named:
+			continue
+		case slices.Contains(without, m.Name):
+			why = "it was left out"
+		case !named:
+			why = unmeant(t, m)
+		}
+		if why != "" {
+			skipped = append(skipped, m.Name+": "+why)
+			continue
+		}
+		f, err := Of[V](m.Func, stream, v)
+		switch {
+		case err == nil:
+			funcs[m.Name] = f
+		case named:
+			faults = append(faults, fmt.Sprintf("%s: %v", m.Name, err))
+		case nearly(m.Type, stream):
+			faults = append(faults, fmt.Sprintf("%s: %v; or leave it out with %q", m.Name, err, "-"+m.Name))
+		default:
+			skipped = append(skipped, fmt.Sprintf("%s: %v", m.Name, err))
+		}
+	}
+	if len(only) == 0 {
+		faults = append(faults, unreached(t, without)...)
+	}
+	switch {
+	case len(faults) > 0:
+		return nil, nil, errors.New(strings.Join(faults, "; "))
+	case len(funcs) > 0:
+		return funcs, skipped, nil
+	case len(skipped) == 0:
+		skipped = []string{"it has no exported methods"}
+	}
+	return nil, nil, fmt.Errorf("no suitable method: %s", strings.Join(skipped, "; "))
+}
+
+// pointed reports whether a pointer to a value of type t has a method.
+func pointed(t reflect.Type, name string) bool {
+	_, has := reflect.PointerTo(t).MethodByName(name)
+	return has
+}
+
+// unreached returns the methods that a pointer to a value of type t has and the value lacks, with
+// what to do.
+func unreached(t reflect.Type, without []string) (faults []string) {
+	if t.Kind() == reflect.Pointer || t.Kind() == reflect.Interface {
+		return nil
+	}
+	p := reflect.PointerTo(t)
+	for m := range p.Methods() {
+		if _, has := t.MethodByName(m.Name); !has && !slices.Contains(without, m.Name) && unmeant(p, m) == "" {
+			faults = append(faults, fmt.Sprintf("%s: it has a pointer receiver; register a pointer", m.Name))
+		}
+	}
+	return faults
+}
+
+// nearly reports whether a method without a suitable shape looks as if it was meant for remote
+// callers: it takes a context or a stream, its last result is an error of a type of its own, or all
+// that it takes and returns could be sent. Other methods take or return what exists in one process
+// only, such as a function, a channel or an interface.
+func nearly[S any](m reflect.Type, stream func(reflect.Type) (StreamParam[S], bool)) bool {
+	in := slices.Collect(m.Ins())[1:]
+	out := slices.Collect(m.Outs())
+	for _, t := range in {
+		if _, streams := stream(t); streams || isContext(t) || t.Implements(contextualType) {
+			return true
+		}
+	}
+	if len(out) > 0 && ownError(out[len(out)-1]) {
+		return true
+	}
+	out = slices.DeleteFunc(out, func(t reflect.Type) bool { return t == errorType })
+	return !slices.ContainsFunc(append(in, out...), func(t reflect.Type) bool { return Usable(t) != nil })
+}
 
 // wellKnown lists interfaces whose methods are for the process itself. Register takes such a method
 // only by name.
@@ -66,9 +174,9 @@ type (
 	gobDecoder interface{ GobDecode(data []byte) error }
 )
 
-// Unmeant returns why Register does not publish a method of t whose name its caller did not give.
+// unmeant returns why Register does not publish a method of t whose name its caller did not give.
 // It returns "" if Register publishes the method.
-func Unmeant(t reflect.Type, m reflect.Method) string {
+func unmeant(t reflect.Type, m reflect.Method) string {
 	for _, known := range wellKnown {
 		if _, has := known.t.MethodByName(m.Name); has && t.Implements(known.t) {
 			return "it belongs to " + known.name

@@ -79,6 +79,9 @@ func Of[V ~[]any, S any](
 		sh.err = true
 		out = out[:len(out)-1]
 	}
+	if err := misplaced(in, out, sh.err); err != nil {
+		return nil, err
+	}
 	for _, t := range append(slices.Clone(in), out...) {
 		if err := Usable(t); err != nil {
 			return nil, err
@@ -88,6 +91,10 @@ func Of[V ~[]any, S any](
 	sh.frames.New = func() any { return sh.newFrame() }
 	switch {
 	case len(in) == 2 && len(out) == 0 && sh.err:
+		if ofThrift(in[1]) {
+			return nil, fmt.Errorf("its parameters, such as %v, are of Apache Thrift's generated code, where both are arguments; "+
+				"register the generated processor with package codec/apachethrift", in[1])
+		}
 		if in[1].Kind() != reflect.Pointer {
 			return nil, fmt.Errorf("its second parameter is %v; make it *%v, so that the result can be written", in[1], in[1])
 		}
@@ -96,6 +103,55 @@ func Of[V ~[]any, S any](
 		return plain[S](sh), nil
 	}
 	return values[V, S](sh), nil
+}
+
+// misplaced returns an error if a function takes a context or returns an error in a way that only
+// resembles a suitable one. In lacks a context at the beginning, and out an error at the end, which
+// fails reports.
+func misplaced(in, out []reflect.Type, fails bool) error {
+	for _, t := range in {
+		switch {
+		case t == contextType:
+			return errors.New("it has a context.Context after its first parameter; make it the first one, and the only one")
+		case isContext(t):
+			return fmt.Errorf("it takes a %v, which callers cannot send; take a context.Context as the first parameter", t)
+		case t.Implements(contextualType):
+			return fmt.Errorf("it takes a %v, a stream of gRPC; register the generated service with package protocol/grpcgo", t)
+		}
+	}
+	for i, t := range out {
+		switch {
+		case t == errorType:
+			return fmt.Errorf("its result %d is an error; make error the last result, and the only one", i+1)
+		case !fails && i == len(out)-1 && ownError(t):
+			return fmt.Errorf("its last result is a %v, which is an error, but would be sent as a value; make the type of the result error", t)
+		}
+	}
+	return nil
+}
+
+// contextualType is an interface of the streams in gRPC's generated code.
+var contextualType = reflect.TypeFor[interface{ Context() context.Context }]()
+
+// ofThrift reports whether t is a struct that Apache Thrift's compiler generated.
+func ofThrift(t reflect.Type) bool {
+	for _, name := range [...]string{"Read", "Write"} {
+		m, ok := t.MethodByName(name)
+		if !ok || t.Kind() != reflect.Pointer || m.Type.NumIn() != 3 || m.Type.In(1) != contextType || m.Type.In(2).Name() != "TProtocol" {
+			return false
+		}
+	}
+	return true
+}
+
+// isContext reports whether t is a context, a pointer to one, or a type that is also one.
+func isContext(t reflect.Type) bool {
+	return t.Implements(contextType) || t == reflect.PointerTo(contextType)
+}
+
+// ownError reports whether t is a type of errors other than error itself.
+func ownError(t reflect.Type) bool {
+	return t != errorType && (t.Implements(errorType) || t.Kind() != reflect.Interface && reflect.PointerTo(t).Implements(errorType))
 }
 
 // ofStream is Of for a function that sends, receives, or both.

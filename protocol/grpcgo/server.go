@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
@@ -228,6 +229,9 @@ func (st *serverStream) SendMsg(m any) error {
 	st.mu.Lock()
 	st.sent = true
 	st.mu.Unlock()
+	if p, ok := m.(proto.Message); ok && !p.ProtoReflect().IsValid() {
+		m = p.ProtoReflect().Type().New().Interface() // grpc-go sends a nil pointer as an empty message
+	}
 	return statusOf(st.send(m))
 }
 
