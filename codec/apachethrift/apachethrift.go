@@ -8,9 +8,15 @@
 //		Codecs:    []yodel.Codec{apachethrift.New(thriftcodec.Codec), apachethrift.New(thriftcodec.Compact)},
 //		Protocols: []yodel.Protocol{thrift.New(&thrift.Options{Service: "Paints"})},
 //	})
-//	err := server.Register(handler) // implements the generated interface Paints
+//	err := apachethrift.Register(server, "Paints", testthrift.NewPaintsProcessor(handler))
 //
 // Package protocol/thrift is the protocol. Client makes a generated client call through yodel.
+//
+// # Services
+//
+// Register registers a generated service. Server.Register would have to guess about its handler:
+// which names its methods have in Thrift, and whether the second of two parameters is an argument.
+// It refuses a handler whose second parameter may be meant as a result.
 //
 // # Types
 //
@@ -20,8 +26,8 @@
 // generated code knows.
 //
 // Apache's compiler generates slices for sets. Within a generated struct the codec encodes sets as
-// sets. A set that is itself an argument or a result needs another Go type: map[T]struct{}, which
-// package codec/thrift encodes as a set.
+// sets. A set that is itself an argument or a result of a method of your own needs another Go type:
+// map[T]struct{}, which package codec/thrift encodes as a set.
 //
 // A generated struct with the arguments of a method, such as PaintsMixArgs, is encoded as all
 // arguments of the method. A generated struct with its result, such as PaintsMixResult, is no
@@ -54,7 +60,9 @@ import (
 // New returns a codec for generated types, which passes all others to rest. Rest is a codec of
 // package codec/thrift. The codec has the name of rest, which decides the protocol: "thrift" is the
 // binary protocol, and "thrift-compact" the compact one.
-func New(rest yodel.Codec) yodel.Codec {
+func New(rest yodel.Codec) yodel.Codec { return newCodec(rest) }
+
+func newCodec(rest yodel.Codec) *codec {
 	c := &codec{Codec: rest, protocols: thrift.NewTBinaryProtocolFactoryConf(nil), kinds: new(kinds)}
 	if rest.Name() == "thrift-compact" {
 		c.format, c.protocols = thriftwire.Compact, thrift.NewTCompactProtocolFactoryConf(nil)

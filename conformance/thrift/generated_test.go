@@ -42,8 +42,28 @@ func generatedThrows(exception, multi string) protocol.Throws {
 	}
 }
 
-// serveGenerated starts a yodel server with an Apache handler.
+// serveGenerated starts a yodel server with the processors of an Apache handler, which say all that
+// the server has to know.
 func (v variant) serveGenerated(t *testing.T, c *certificates, h *handler) (addr string) {
+	t.Helper()
+	server := yodel.NewServer(&yodel.ServerOptions{
+		Codecs:    []yodel.Codec{codec.Codec, codec.Compact},
+		Protocols: []yodel.Protocol{protocol.New(&protocol.Options{Service: "ThriftTest"})},
+		Logger:    slog.New(slog.DiscardHandler),
+	})
+	err := errors.Join(
+		apachethrift.Register(server, "ThriftTest", thrifttest.NewThriftTestProcessor(h)),
+		apachethrift.Register(server, "SecondService", thrifttest.NewSecondServiceProcessor(h)),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v.listen(t, c, server)
+}
+
+// serveTypes starts a yodel server with an Apache handler, whose methods are registered as those of
+// any other type.
+func (v variant) serveTypes(t *testing.T, c *certificates, h *handler) (addr string) {
 	t.Helper()
 	server := yodel.NewServer(&yodel.ServerOptions{
 		Codecs: []yodel.Codec{apachethrift.New(codec.Codec), apachethrift.New(codec.Compact)},
@@ -55,6 +75,12 @@ func (v variant) serveGenerated(t *testing.T, c *certificates, h *handler) (addr
 	if err := errors.Join(server.Register(ThriftTest{h}), server.Register(SecondService{h})); err != nil {
 		t.Fatal(err)
 	}
+	return v.listen(t, c, server)
+}
+
+// listen serves a yodel server on loopback.
+func (v variant) listen(t *testing.T, c *certificates, server *yodel.Server) (addr string) {
+	t.Helper()
 	transport := yodel.TCP
 	if v.tls {
 		transport = &tlstransport.Transport{Server: c.server}
@@ -93,11 +119,15 @@ func (v variant) callingGenerated(t *testing.T, c *certificates, addr string, th
 // Apache's clients call an Apache handler that a yodel server serves.
 func TestApacheClientsOfAGeneratedHandler(t *testing.T) {
 	variants(t, func(t *testing.T, v variant, c *certificates) {
-		h := &handler{make(chan int32, 10)}
-		clients := v.dial(t, v.serveGenerated(t, c, h), c)
-		checkApache(t, clients)
-		checkUndeclared(t, clients.first)
-		executed(t, h.oneWay, 42)
+		for name, serve := range map[string]func(*testing.T, *certificates, *handler) string{"processors": v.serveGenerated, "types": v.serveTypes} {
+			t.Run(name, func(t *testing.T) {
+				h := &handler{make(chan int32, 10)}
+				clients := v.dial(t, serve(t, c, h), c)
+				checkApache(t, clients)
+				checkUndeclared(t, clients.first)
+				executed(t, h.oneWay, 42)
+			})
+		}
 	})
 }
 
@@ -107,7 +137,7 @@ func TestGeneratedClientsOverYodel(t *testing.T) {
 		if v.old {
 			t.Skip("a Wire sends only the strict form")
 		}
-		for name, serve := range map[string]func(*testing.T, *certificates, *handler) string{"Apache": v.serveApache, "yodel": v.serveGenerated} {
+		for name, serve := range map[string]func(*testing.T, *certificates, *handler) string{"Apache": v.serveApache, "yodel": v.serveGenerated, "yodel, types": v.serveTypes} {
 			t.Run(name, func(t *testing.T) {
 				h := &handler{make(chan int32, 10)}
 				client, own := v.callingGenerated(t, c, serve(t, c, h), nil)

@@ -3,7 +3,6 @@
 package thrift_test
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -117,22 +116,7 @@ func (v variant) serve(t *testing.T, c *certificates) (addr string, s *service.T
 	if err != nil {
 		t.Fatal(err)
 	}
-	transport := yodel.TCP
-	if v.tls {
-		transport = &tlstransport.Transport{Server: c.server}
-	}
-	l, err := transport.Listen("127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(ctx, l) }()
-	t.Cleanup(func() {
-		cancel()
-		<-ended
-	})
-	return l.Addr().String(), s
+	return v.listen(t, c, server), s
 }
 
 // serveApache starts an Apache server.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/yodel-rpc/yodel"
@@ -59,7 +60,7 @@ func (c *call) prepare() {
 	if len(out) > 1 {
 		c.Refusal = &yodel.Error{Code: yodel.Unimplemented, NotProcessed: true, Message: fmt.Sprintf("%s: the method returns %d values, and Thrift has one result", c.Call().Method, len(out))}
 	}
-	if c.conn.HideErrors && len(c.conn.options.Throws[c.Call().Method]) > 0 {
+	if c.conn.HideErrors {
 		c.Declared = func(err error) bool { return c.thrown(err) != nil }
 	}
 	if !c.Several {
@@ -105,6 +106,9 @@ func (c *call) reply() {
 		}
 	}()
 	metakeys.LeaveOut(c.Served, "Thrift has no metadata")
+	if c.Call().OneWay { // the method may know better than the client
+		c.head.Type = thriftwire.OneWay
+	}
 	e := c.Outcome()
 	var result []byte
 	if e == nil {
@@ -143,6 +147,9 @@ func (c *call) result() (result []byte, e *yodel.Error) {
 
 // thrown returns the encoded field of the declared exception that err is, or nil.
 func (c *call) thrown(err error) []byte {
+	if field := c.detailed(err); field != nil {
+		return field
+	}
 	declared := c.conn.options.Throws[c.Call().Method]
 	ids := make([]int16, 0, len(declared))
 	for id := range declared {
@@ -162,6 +169,30 @@ func (c *call) thrown(err error) []byte {
 			continue // the client gets the text
 		}
 		if field, err := thriftwire.AppendFieldOf(nil, c.head.Format, encoded, id, 0); err == nil {
+			return field
+		}
+	}
+	return nil
+}
+
+// detailed returns the encoded field of an exception that err has as a detail, or nil. Package
+// codec/apachethrift and a Wire make such details, of which the encoding is that of the call.
+func (c *call) detailed(err error) []byte {
+	e, ok := errors.AsType[*yodel.Error](err)
+	if !ok {
+		return nil
+	}
+	for _, d := range e.Details {
+		number, ok := strings.CutPrefix(d.Type, exceptionType)
+		id, err := strconv.ParseInt(number, 10, 16)
+		if !ok || err != nil || id <= 0 {
+			continue
+		}
+		r := thriftwire.Reader{Format: c.head.Format, Bytes: d.Value}
+		if t, err := r.Open(); err != nil || r.Skip(t, 0) != nil || r.At != len(d.Value) {
+			continue // it is in another encoding
+		}
+		if field, err := thriftwire.AppendFieldOf(nil, c.head.Format, d.Value, int16(id), 0); err == nil {
 			return field
 		}
 	}

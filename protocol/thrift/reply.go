@@ -84,13 +84,16 @@ func (l *link) misfit(call *yodel.Call, err error) error {
 	return &yodel.Error{Code: yodel.Internal, ID: "YDL2102", Cause: err, Message: fmt.Sprintf("%s: the reply from %s does not fit %T: %v", call.Method, l.addr, call.Reply, err)}
 }
 
+// exceptionType is the type of the detail for an exception, before the number of its field.
+const exceptionType = "thrift.exception."
+
 // thrown returns the error for a declared exception.
 func (l *link) thrown(call *yodel.Call, id int16, encoded []byte) error {
 	sample := l.Throws[call.Method][id]
 	if sample == nil {
 		return &yodel.Error{
 			Code: yodel.Unknown, Message: fmt.Sprintf("%s: the server threw the exception of field %d", call.Method, id),
-			Details: []yodel.Detail{{Type: fmt.Sprintf("thrift.exception.%d", id), Value: encoded}},
+			Details: []yodel.Detail{{Type: fmt.Sprint(exceptionType, id), Value: encoded}},
 		}
 	}
 	exception := reflect.New(reflect.TypeOf(sample))

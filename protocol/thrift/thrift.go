@@ -30,9 +30,14 @@
 // yodel.Call with OneWay. Nothing is sent back, not even an error. List such methods in
 // Options.OneWay, because some clients do not say that a call is oneway.
 //
+// Services with generated code know all this themselves: see Register of package
+// codec/apachethrift. Their methods have the names of Thrift.
+//
 // # Errors
 //
-// A handler's error that Options.Throws lists for the method is thrown as this exception. Any other
+// A handler's error that Options.Throws lists for the method is thrown as this exception. So is an
+// error with a detail of the type "thrift.exception.N", where N is the number of the field: that of
+// a generated service, or one that a Wire has received. Any other
 // error becomes a TApplicationException. For a handler's error without a code, the client gets the
 // unchanged text. For any other error, it gets the code, the text and the ID. The type of the
 // exception is UNKNOWN_METHOD if the method does not exist, PROTOCOL_ERROR for arguments that could
