@@ -406,6 +406,64 @@ func TestWhatCounts(t *testing.T) {
 	}
 }
 
+// Callers that give a healthy server less time than it needs do not open the breaker for others. A
+// server that hangs does, whatever callers have seen before.
+func TestImpatientCallersDoNotOpen(t *testing.T) {
+	for _, o := range []*breaker.Options{{Errors: 5}, {Share: 0.5, MinCalls: 5}} {
+		for _, warm := range []bool{false, true} {
+			t.Run(fmt.Sprintf("errors %d, warm %t", o.Errors, warm), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := yodeltest.NewServer(t, nil)
+					hangs := atomic.Bool{}
+					work.Handle(s.Server, func(ctx context.Context, _ *struct{}) (*struct{}, error) {
+						takes := 20 * time.Millisecond
+						if hangs.Load() {
+							takes = time.Hour
+						}
+						select {
+						case <-time.After(takes):
+							return &struct{}{}, nil
+						case <-ctx.Done():
+							return nil, ctx.Err()
+						}
+					})
+					c := yodeltest.NewClient(t, &yodel.ClientOptions{EndpointMiddleware: []yodel.EndpointMiddleware{breaker.With(o)}}, s)
+					call := func(limit time.Duration, byCall bool) error {
+						if byCall {
+							_, err := work.Do(t.Context(), c, &yodel.Call{Deadline: time.Now().Add(limit)}, &struct{}{})
+							return err
+						}
+						ctx, cancel := context.WithTimeout(t.Context(), limit)
+						defer cancel()
+						_, err := work.Call(ctx, c, &struct{}{})
+						return err
+					}
+					if warm {
+						if err := call(time.Second, false); err != nil {
+							t.Fatal(err)
+						}
+					}
+					for i := range 50 {
+						if err := call(2*time.Millisecond, i%2 == 0); !errors.Is(err, yodel.DeadlineExceeded) {
+							t.Fatalf("call %d: got %v", i, err)
+						}
+					}
+					if err := call(time.Second, false); err != nil {
+						t.Fatalf("a patient caller: %v", err)
+					}
+					hangs.Store(true)
+					for i := range 200 { // 30 ms is more than the usual 20 ms
+						if err := call(30*time.Millisecond, i%2 == 0); isRefused(err) {
+							return
+						}
+					}
+					t.Error("a server that hangs has not opened it")
+				})
+			})
+		}
+	}
+}
+
 func TestTheUsersFunctionDecides(t *testing.T) {
 	ep := endpoint(t)
 	answer := error(yodel.NotFound)

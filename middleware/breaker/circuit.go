@@ -25,6 +25,7 @@ type circuit struct {
 	word  atomic.Uint64
 	row   atomic.Int64 // failures in a row
 	goods atomic.Int64 // successes that the window does not include yet
+	times times
 
 	mu     sync.Mutex
 	window window
