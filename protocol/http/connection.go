@@ -28,7 +28,9 @@ type connection struct {
 
 	conn     net.Conn
 	taken    atomic.Bool   // Accept has returned conn
-	tracked  chan struct{} // closed when net/http knows conn
+	begun    chan struct{} // closed when net/http, which knows conn then, has its first bytes
+	begin    sync.Once     // closes begun
+	http2    bool          // those bytes begin with "PRI"; set before begun is closed
 	refuse   chan struct{} // closed when Accept must return
 	refusing sync.Once     // closes refuse
 	closed   chan struct{} // closed when net/http has closed the connection, or the code that hijacked it
@@ -36,7 +38,7 @@ type connection struct {
 	hijacked atomic.Bool   // Options.Handler owns the connection
 	flooded  atomic.Bool   // the client has reset too many requests: see resets
 	watches  watches       // calls of the health protocol
-	draining atomic.Bool   // Close does nothing, because http.Server.Shutdown calls it for connections without requests
+	draining atomic.Bool   // Close does nothing, because http.Server calls it for connections without requests
 
 	occupying sync.Mutex
 	occupied  func() // ends Session.Busy; nil while no request is open; guarded by occupying
@@ -71,7 +73,7 @@ const (
 )
 
 func newConnection(ctx context.Context, p *Protocol, s *yodel.Session) *connection {
-	c := &connection{router: router{protocol: p, session: s, own: true}, conn: s.AsConn(), tls: s.Peer.TLS(), tracked: make(chan struct{}), closed: make(chan struct{}), refuse: make(chan struct{})}
+	c := &connection{router: router{protocol: p, session: s, own: true}, conn: s.AsConn(), tls: s.Peer.TLS(), begun: make(chan struct{}), closed: make(chan struct{}), refuse: make(chan struct{})}
 	limits := s.Limits()
 	var protocols std.Protocols
 	protocols.SetHTTP1(true)
@@ -99,13 +101,13 @@ func newConnection(ctx context.Context, p *Protocol, s *yodel.Session) *connecti
 }
 
 // serve returns when the connection has ended and no handler runs any more. A drain waits until
-// net/http knows the connection. After an earlier Shutdown, Serve would not call Accept.
+// net/http has begun to read. After an earlier Shutdown, Serve would not call Accept.
 func (c *connection) serve() error {
 	stop := make(chan struct{})
 	var drain sync.WaitGroup
 	drain.Go(func() {
 		select {
-		case <-c.tracked:
+		case <-c.begun:
 		case <-stop:
 		}
 		select {
@@ -136,20 +138,24 @@ func (c *connection) serve() error {
 }
 
 // drain tells the client that the connection will be closed: with GOAWAY in HTTP/2, and in HTTP/1
-// with the next reply. The session ends the connection when no request is open any more.
+// with the next reply. The session ends the connection when no request is open any more. After
+// Shutdown, net/http would drop the next request of HTTP/1 instead of answering it.
 func (c *connection) drain() {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel() // Shutdown must not wait
 	c.draining.Store(true)
+	defer c.draining.Store(false)
+	if !c.http2 {
+		c.server.SetKeepAlivesEnabled(false)
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()                   // Shutdown must not wait
 	_ = c.server.Shutdown(ctx) // it returns the error of ctx
-	c.draining.Store(false)
 }
 
 // state is called by net/http.
 func (c *connection) state(ctx context.Context, state std.ConnState) {
 	switch state {
 	case std.StateNew: // it is idle
-		close(c.tracked)
 	case std.StateActive:
 		c.occupy()
 	case std.StateIdle:
@@ -270,7 +276,12 @@ func (c *closer) Read(b []byte) (int, error) {
 	if c.over {
 		return 0, net.ErrClosed
 	}
-	return c.conn.Read(b)
+	n, err := c.conn.Read(b)
+	c.begin.Do(func() { // there are more bytes than three, or Match would not know the protocol
+		c.http2 = bytes.HasPrefix(b[:n], []byte("PRI"))
+		close(c.begun)
+	})
+	return n, err
 }
 
 // Write implements net.Conn.

@@ -3,6 +3,7 @@
 package http_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -14,9 +15,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
 // A fleet is what a load balancer knows: the address of the server that takes new connections.
@@ -247,4 +250,46 @@ func readFrame(t testing.TB, conn net.Conn) (kind byte, payload []byte) {
 	_, err = io.ReadFull(conn, payload)
 	must(t, err)
 	return head[3], payload
+}
+
+// A request that arrives on an idle HTTP/1 connection while the server drains is served, and its
+// reply says that the connection ends. Net/http drops such a request once its Shutdown was called.
+func TestDrainAnswersTheNextRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := mem.New()
+		l, err := network.Listen("site")
+		must(t, err)
+		s := newSiteOn(t, l, nil, yodel.ServerOptions{})
+		conn, err := network.Dial(t.Context(), "site")
+		must(t, err)
+		defer conn.Close()
+		in := bufio.NewReader(conn)
+		ask := func() (last bool) {
+			t.Helper()
+			_, err := io.WriteString(conn, "POST /Test/Echo HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n"+`{"text":"x"}`)
+			must(t, err)
+			r, err := std.ReadResponse(in, nil)
+			must(t, err)
+			body, err := io.ReadAll(r.Body)
+			_ = r.Body.Close() // it was read
+			if err != nil || strings.TrimSpace(string(body)) != `{"text":"x"}` {
+				t.Fatalf("got %s, %q, %v", r.Status, body, err)
+			}
+			return r.Close
+		}
+		if ask() {
+			t.Error("the connection ends before the server drains")
+		}
+		synctest.Wait() // net/http waits for the next request: just behind a reply, it would end the connection
+		stopped := make(chan error, 1)
+		go func() { stopped <- s.stop() }()
+		synctest.Wait() // the server drains, and its time for connections without requests has just begun
+		if !ask() {
+			t.Error("the response does not say that the connection ends")
+		}
+		if _, err := in.ReadByte(); !errors.Is(err, io.EOF) {
+			t.Errorf("the connection ends with %v", err)
+		}
+		must(t, <-stopped)
+	})
 }
