@@ -134,20 +134,17 @@ type drain struct {
 	pools []*mux.Pool
 }
 
-// drain stops the listeners and refuses new calls. Each connection ends when its calls have ended.
+// drain stops the listeners, then refuses new calls. Each connection ends when its calls have.
 func (s *Server) drain(ctx context.Context) *drain {
 	s.mu.Lock()
 	d := &drain{first: !s.closing, empty: s.empty}
 	s.closing = true
-	listeners := s.listeners
 	if d.first {
 		close(s.stopped)
 		s.drainEnd, _ = ctx.Deadline()
 	}
 	s.emptyLocked()
-	for c := range s.conns {
-		go c.drain(s.drainEnd)
-	}
+	listeners, conns, end := s.listeners, slices.Collect(maps.Keys(s.conns)), s.drainEnd
 	for sc := range s.links {
 		d.links = append(d.links, sc.peer.link)
 	}
@@ -155,6 +152,9 @@ func (s *Server) drain(ctx context.Context) *drain {
 	s.mu.Unlock()
 	for _, l := range listeners {
 		_ = l.Close() // no goroutine will accept from it
+	}
+	for _, c := range conns {
+		go c.drain(end) // its client may connect again at once, and must not be reset then
 	}
 	for _, link := range d.links {
 		d.quiet = append(d.quiet, link.Refuse())

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"io"
 	"log"
 	"log/slog"
 	"net"
@@ -38,6 +39,7 @@ type connection struct {
 	hijacked atomic.Bool   // Options.Handler owns the connection
 	flooded  atomic.Bool   // the client has reset too many requests: see resets
 	watches  watches       // calls of the health protocol
+	lingered sync.Once     // linger was called
 	draining atomic.Bool   // Close does nothing, because http.Server calls it for connections without requests
 
 	occupying sync.Mutex
@@ -58,6 +60,9 @@ type connection struct {
 // until it fires. The idle timer of a connection would be as long as ReadTimeout, and net/http
 // starts it again when a connection ends with open streams, so there is none.
 const forever = 100 * 365 * 24 * time.Hour
+
+// lingerTime is how long a client of HTTP/2 may take to close its half of a connection that drains.
+const lingerTime = time.Second
 
 // maxStreams is the largest number of requests that an HTTP/2 client may have open on a connection.
 const maxStreams = 1024
@@ -150,6 +155,29 @@ func (c *connection) drain() {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()                   // Shutdown must not wait
 	_ = c.server.Shutdown(ctx) // it returns the error of ctx
+}
+
+// linger closes the sending half of a connection of HTTP/2 that drains, and reads until the client
+// has closed the other half. A client writes requests until it has read GOAWAY. The system would
+// answer unread ones with a reset, which can hide GOAWAY from the client, and with it that they
+// were not processed.
+func (c *connection) linger() {
+	select {
+	case <-c.begun:
+	default:
+		return
+	}
+	select {
+	case <-c.session.Draining():
+	default:
+		return
+	}
+	half, ok := c.session.Conn.(interface{ CloseWrite() error })
+	if !c.http2 || !ok || half.CloseWrite() != nil {
+		return
+	}
+	_ = c.session.Conn.SetReadDeadline(time.Now().Add(lingerTime)) // a connection that has no deadlines has no CloseWrite
+	_, _ = io.Copy(io.Discard, c.session.Conn)                     // the connection ends in any case
 }
 
 // state is called by net/http.
@@ -302,6 +330,7 @@ func (c *closer) Close() error {
 	if c.hijacked.Load() {
 		(*connection)(c).end()
 	}
+	c.lingered.Do((*connection)(c).linger)
 	return c.conn.Close()
 }
 

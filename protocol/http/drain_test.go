@@ -293,3 +293,75 @@ func TestDrainAnswersTheNextRequest(t *testing.T) {
 		must(t, <-stopped)
 	})
 }
+
+// A client of HTTP/2 goes on to write requests until it has read GOAWAY. The server reads them when
+// it has closed the connection, for some time: a reset would fail them in doubt.
+func TestDrainReadsWhatFollowsGoAway(t *testing.T) {
+	s := newSite(t, nil, yodel.ServerOptions{})
+	conn, err := net.Dial("tcp", s.addr)
+	must(t, err)
+	defer conn.Close()
+	must(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	_, err = io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+frame(4, 0, 0, ""))
+	must(t, err)
+	readFrame(t, conn) // SETTINGS: the server speaks HTTP/2
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.stop() }()
+	if _, err := io.Copy(io.Discard, conn); err != nil {
+		t.Errorf("the connection ends with %v", err)
+	}
+	for i := range 5 {
+		if _, err := io.WriteString(conn, frame(6, 0, 0, "12345678")); err != nil { // PING
+			t.Fatalf("the write %d behind the end of the connection: %v", i, err)
+		}
+	}
+	must(t, conn.Close())
+	must(t, receive(t, stopped))
+}
+
+// A lateListener takes some time to close, and reports whether something happened meanwhile.
+type lateListener struct {
+	net.Listener
+	happens  <-chan struct{}
+	happened atomic.Bool
+}
+
+func (l *lateListener) Close() error {
+	select {
+	case <-l.happens:
+		l.happened.Store(true)
+	case <-time.After(200 * time.Millisecond):
+	}
+	return l.Listener.Close()
+}
+
+// The server stops listening before it tells its clients that it drains. A client that connects
+// again at once would be reset.
+func TestDrainStopsListeningFirst(t *testing.T) {
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	told := make(chan struct{})
+	l := &lateListener{Listener: tcp, happens: told}
+	s := newSiteOn(t, l, nil, yodel.ServerOptions{})
+	conn, err := net.Dial("tcp", s.addr)
+	must(t, err)
+	defer conn.Close()
+	must(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	_, err = io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+frame(4, 0, 0, ""))
+	must(t, err)
+	readFrame(t, conn) // SETTINGS
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.stop() }()
+	const goAway = 7
+	for {
+		if kind, _ := readFrame(t, conn); kind == goAway {
+			break
+		}
+	}
+	close(told)
+	must(t, conn.Close())
+	must(t, receive(t, stopped))
+	if l.happened.Load() {
+		t.Error("the client was told while the server listened")
+	}
+}
