@@ -19,7 +19,7 @@ P            := 4
 LIMIT        := 5m
 
 .DEFAULT_GOAL := help
-.PHONY: help yodel console test test-all test-timing servers before-end lint microbench bench bench-full bench-wires bench-pair bench-check bench-test peer-test fuzz build-root build-all alone chaos
+.PHONY: help yodel console test test-all test-timing servers before-end lint microbench bench bench-full bench-wires bench-pair bench-check bench-test peer-test fuzz build-root build-all alone chaos rolling
 
 # It runs each failed test once more, alone, and counts in its last line: internal/gate.
 GATE := $(CURDIR)/bin/gate
@@ -64,6 +64,12 @@ $(LINT):
 
 chaos: $(GATE) ## keep registries from fleets for a minute at a time, and restart fleets 20 times: 10 minutes for each registry
 	$(GATE) test -p=1 -run='TestChaos|TestRollingRestart|TestManyInstances' -timeout=30m ./registry/etcd ./registry/zookeeper -args -fleet.long
+
+rolling: $(GATE) ## restart servers in turn under unchanged clients of other frameworks until each has 100,000 answers: 10 minutes
+	@for folder in conformance/rolling conformance/grpc conformance/rpcx conformance/thrift; do \
+		echo "restart servers under the clients of $$folder"; \
+		(cd "$$folder" && GOWORK=off $(GATE) test -count=1 -run=TestRollingRestarts -timeout=15m . -args -rolling.long) || failed=1; \
+	done; [ -z "$$failed" ]
 
 yodel: ## build the command yodel into bin, at half its size: without debug information and the traces of grpc-go
 	go build -tags grpcnotrace -ldflags '-s -w' -o bin/yodel ./cmd/yodel

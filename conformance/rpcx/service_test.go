@@ -26,6 +26,7 @@ import (
 	"github.com/yodel-rpc/yodel/codec/msgpack"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
 	"github.com/yodel-rpc/yodel/compress/gzip"
+	"github.com/yodel-rpc/yodel/conformance/rolling"
 	"github.com/yodel-rpc/yodel/protocol/http"
 	"github.com/yodel-rpc/yodel/protocol/rpcx"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -37,6 +38,7 @@ func TestMain(m *testing.M) {
 		play(role)
 		return
 	}
+	rolling.Child(map[string]rolling.Serve{"rpcx": serveRolling})
 	yodeltest.VerifyNoLeaks(m)
 }
 
