@@ -101,7 +101,7 @@ func (s *Server) RegisterName(service string, rcvr any, methods ...string) error
 	}
 	found := make(map[string]*method)
 	for _, name := range slices.Sorted(maps.Keys(funcs)) {
-		m, err := s.methodOf(funcs[name])
+		m, err := methodOf(s.codecs, funcs[name])
 		if err != nil {
 			return failure("YDL4001", "register %T as %s: %s: %v; or leave it out with %q", rcvr, service, name, err, "-"+name)
 		}
@@ -133,7 +133,7 @@ func (s *Server) Handle(name string, function any) error {
 	if err != nil {
 		return failure("YDL4001", "handle %s: %v", name, err)
 	}
-	m, err := s.methodOf(fn)
+	m, err := methodOf(s.codecs, fn)
 	if err != nil {
 		return failure("YDL4001", "handle %s: %v", name, err)
 	}
@@ -383,12 +383,12 @@ func (s *Server) publish(of string, names []string, added map[string]*method) er
 }
 
 // methodOf makes a method from a function that is called by reflection.
-func (s *Server) methodOf(fn *reflectcall.Func[*pipe]) (*method, error) {
+func methodOf(codecs map[string]Codec, fn *reflectcall.Func[*pipe]) (*method, error) {
 	m := &method{
 		kind: fn.Kind, positional: fn.Positional, in: fn.In, out: fn.Out,
 		newArgs: fn.NewArgs, call: fn.Call, stream: fn.Stream,
 	}
-	return m, m.carriedBy(s.codecs)
+	return m, m.carriedBy(codecs)
 }
 
 // carriedBy finds the codecs that do not carry the types of the method. It fails if all of them do

@@ -191,14 +191,31 @@ type tree struct {
 	Names map[string]string
 }
 
+// lastMessage splits what a gob encoder wrote into all before its last message, and that message
+// without its length. See the package comment of encoding/gob for unsigned integers.
+func lastMessage(b []byte) (before, last []byte) {
+	for at := 0; at < len(b); {
+		n, size := int(b[at]), 1
+		if n >= 0x80 { // the negated count of the bytes that follow
+			size += 0x100 - n
+			n = 0
+			for _, digit := range b[at+1 : at+size] {
+				n = n<<8 | int(digit)
+			}
+		}
+		before, last = b[:at], b[at+size:at+size+n]
+		at += size + n
+	}
+	return before, last
+}
+
 func TestHostileMessagesAreErrors(t *testing.T) {
 	valid, err := gob.Codec.Append(nil, &tree{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	const empty = "\x03\xff" // length of the empty value, and the first byte of its type's number
-	cut := bytes.LastIndex(valid, []byte(empty))
-	definitions, id := valid[:cut], valid[cut+1:len(valid)-1]
+	definitions, value := lastMessage(valid)
+	id := value[:len(value)-1] // the empty value follows the number of its type
 	message := func(value string) []byte {
 		body := append(bytes.Clone(id), value...)
 		length := len(body)

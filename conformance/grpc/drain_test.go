@@ -62,7 +62,7 @@ func (h *holder) serve(l net.Listener, server string) error {
 	both.Go(func() {
 		defer up.Close()
 		if _, err := io.CopyN(up, client, int64(len(http2.ClientPreface))); err == nil {
-			relay(up, client, func(kind http2.FrameType) {
+			relayFrames(up, client, func(kind http2.FrameType) {
 				if kind == http2.FrameHeaders {
 					h.headers <- struct{}{}
 				}
@@ -72,7 +72,7 @@ func (h *holder) serve(l net.Listener, server string) error {
 	both.Go(func() {
 		defer client.Close()
 		var once sync.Once
-		relay(client, up, func(kind http2.FrameType) {
+		relayFrames(client, up, func(kind http2.FrameType) {
 			if kind == http2.FrameGoAway {
 				once.Do(func() { close(h.goAway) })
 				<-h.release
@@ -83,8 +83,8 @@ func (h *holder) serve(l net.Listener, server string) error {
 	return nil
 }
 
-// relay writes the frames of a peer to the other one, and calls on before it writes each frame.
-func relay(to io.Writer, from io.Reader, on func(http2.FrameType)) {
+// relayFrames writes the frames of a peer to the other one. It calls on before each of them.
+func relayFrames(to io.Writer, from io.Reader, on func(http2.FrameType)) {
 	var head [9]byte
 	for {
 		if _, err := io.ReadFull(from, head[:]); err != nil {
