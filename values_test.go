@@ -228,7 +228,7 @@ func TestCallsInACodecThatDoesNotCarryTheTypesAreNotExecuted(t *testing.T) {
 		"server, reply":   {c.Call(t.Context(), "T.Out", encoded, new(yodel.Encoded)), "YDL2003", "byArray.Names"},
 		"server, raw":     {c.Do(t.Context(), &yodel.Call{Method: "T.Count", Args: encoded, Reply: new(yodel.Encoded), Codec: yodel.Raw}), "YDL2003", "(codec raw)"},
 	} {
-		e, ok := test.err.(*yodel.Error) //nolint:errorlint // the client returns it bare
+		e, ok := test.err.(*yodel.Error)
 		if !ok || e.ID != test.id || !e.NotProcessed || !strings.Contains(e.Message, test.says) {
 			t.Errorf("%s: got %v, want %s and %q, not processed", name, test.err, test.id, test.says)
 		}

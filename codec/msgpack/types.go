@@ -49,7 +49,8 @@ var nestedGenerated = nesting.Rules{
 
 // CheckType returns why the codec does not carry messages of a type: see yodel.Codec.
 func (*codec) CheckType(t reflect.Type) error {
-	p, err := reflect.PointerTo(nesting.Base(t)), error(nil)
+	p := reflect.PointerTo(nesting.Base(t))
+	var err error
 	switch encodes, decodes := p.Implements(reflect.TypeFor[marshaler]()), p.Implements(reflect.TypeFor[unmarshaler]()); {
 	case encodes != decodes:
 		err = fmt.Errorf("%v has one of the methods MarshalMsg and UnmarshalMsg, and not both", p.Elem())

@@ -56,7 +56,7 @@ func Check(t *testing.T, c yodel.Codec, column, page string) {
 	want := before + begin + b.String() + end + after
 	switch {
 	case *update:
-		if err := os.WriteFile(filepath.FromSlash(page), []byte(want), 0o600); err != nil {
+		if err := os.WriteFile(filepath.FromSlash(page), []byte(want), 0o600); err != nil { //nolint:gosec // the caller is a test, which names the page
 			t.Fatal(err)
 		}
 	case want != string(text):
