@@ -9,6 +9,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -109,6 +110,10 @@ func TestRefusedAsynchronousCallsGoElsewhere(t *testing.T) {
 	}}})
 	addrs := []string{serve(t, refusing), serve(t, newServer(t, nil))}
 	c := newClient(t, nil, addrs...)
+	must(t, c.Ready(t.Context()))
+	until(t, "both servers are connected", func() bool {
+		return !slices.ContainsFunc(c.Endpoints(), func(ep *yodel.Endpoint) bool { return !ep.Ready() })
+	})
 	for range 4 { // each server is the first choice of some
 		if reply, err := Mul.Call(t.Context(), c, &Args{2, 3}); err != nil || reply.C != 6 {
 			t.Errorf("Call: got %v, %v", reply, err)

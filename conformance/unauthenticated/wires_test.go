@@ -112,6 +112,9 @@ func httpWires() (all []wire) {
 		{"Connect streams", "application/connect+json", "Connect-Content-Encoding"},
 	} {
 		add(family.name, family.name == "gRPC", true, func(method, body string, packed bool) (string, string, map[string]string, string) {
+			if family.name == "gRPC" {
+				method = strings.Replace(method, ".", "/", 1)
+			}
 			return "POST", "/" + method, encoded(family.encoding, packed, map[string]string{"Content-Type": family.media, "Te": "trailers"}), envelope(body, packed)
 		})
 	}

@@ -160,7 +160,9 @@ func TestErrorsPassInterceptorsUnchanged(t *testing.T) {
 	c := checkerWith(t, func(context.Context, *healthpb.HealthCheckRequest) error {
 		return &yodel.Error{Code: yodel.Unavailable, Message: "later", RetryAfter: time.Hour}
 	}, pass)
-	err := c.Call(t.Context(), "grpc.health.v1.Health/Check", nil, nil)
+	err := c.Do(t.Context(), &yodel.Call{
+		Method: "grpc.health.v1.Health/Check", Args: new(healthpb.HealthCheckRequest), Reply: new(healthpb.HealthCheckResponse), Codec: codec{},
+	})
 	if e, ok := errors.AsType[*yodel.Error](err); !ok || e.RetryAfter != time.Hour {
 		t.Errorf("got %v", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -276,12 +277,26 @@ func TestDeclaredExceptionsAreNotHidden(t *testing.T) {
 		if logged := strings.Contains(s.log.String(), "hidden error"); logged == declared {
 			t.Errorf("declared %t: the log has hidden errors: %t\n%s", declared, logged, s.log)
 		}
+		s.awaitErrors(t, "Arith.Half", "invalid_argument", uint64(len(dialects)))
+	}
+}
+
+// awaitErrors waits until the statistics count n errors of a method with a code. A call is counted
+// after its reply has been sent.
+func (s *served) awaitErrors(t *testing.T, method, code string, n uint64) {
+	t.Helper()
+	var got map[string]uint64
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); runtime.Gosched() {
 		for _, m := range s.Stats().Methods {
-			if m.Name == "Arith.Half" && m.Errors["invalid_argument"] != uint64(len(dialects)) {
-				t.Errorf("declared %t: the errors with a code are %v", declared, m.Errors)
+			if m.Name == method {
+				got = m.Errors
 			}
 		}
+		if got[code] == n {
+			return
+		}
 	}
+	t.Errorf("%s: the errors are %v, want %d times %s", method, got, n, code)
 }
 
 // A oneway call is executed, and nothing at all is sent back.
