@@ -16,6 +16,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
 	"github.com/yodel-rpc/yodel/codec/protobuf/internal/testpb"
+	"github.com/yodel-rpc/yodel/conformance/valuetable"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -57,9 +58,12 @@ func TestKeepsTheContract(t *testing.T) {
 		t.Fatal(err)
 	}
 	many := testpb.Fill(&testpb.BenchmarkMessage{Field5: []uint64{1, 1 << 63}})
-	for _, codec := range []yodel.Codec{protobuf.Codec, protobuf.JSON} {
-		t.Run(codec.Name(), func(t *testing.T) {
-			yodeltest.TestCodec(t, codec, &yodeltest.CodecOptions{Equal: equal},
+	for _, test := range []struct {
+		yodel.Codec
+		changes map[string]string
+	}{{protobuf.Codec, nil}, {protobuf.JSON, valuetable.Changes["JSON"]}} {
+		t.Run(test.Name(), func(t *testing.T) {
+			yodeltest.TestCodec(t, test.Codec, &yodeltest.CodecOptions{Equal: equal, Changes: test.changes},
 				many, tree(), list, wrapperspb.String(strings.Repeat("long", 1000)))
 		})
 	}
