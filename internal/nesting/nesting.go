@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package nesting bounds how deep a message nests and how large it becomes, before a codec encodes
-// it. Most libraries encode by recursion into memory of their own. A value that contains itself, or
+// it. It also refuses messages that would not arrive as they were sent: see Rules.Strict.
+//
+// Most libraries encode by recursion into memory of their own. A value that contains itself, or
 // a list of a million linked structs, exhausts the stack, which ends the process and cannot be
 // recovered. A value whose parts are shared can exhaust the memory: 30 structs that each point
 // twice to the next one are a billion structs in a message.
@@ -79,11 +81,9 @@ type Rules struct {
 	Max int
 	// Methods are interfaces. A value whose type has the methods of one of them encodes itself.
 	Methods []reflect.Type
-	// Addressed says that the methods of *T encode a T only if it can be addressed. With Strict,
-	// values that cannot be addressed are refused.
-	Addressed bool
-	// Strict refuses types whose values would not arrive as they were sent. Without it, only types
-	// are refused whose values cannot be encoded.
+	// Strict refuses types and values that would not arrive as they were sent. For example, it
+	// refuses a value in a map that encodes itself by methods of its pointer. Without Strict, only
+	// types are refused whose values cannot be encoded.
 	Strict bool
 	// Decoders are the counterparts of Methods, with which a value decodes itself, for Strict.
 	Decoders []reflect.Type
@@ -117,8 +117,7 @@ type plan struct {
 	paths     int          // in how many places the type refers to a part that others may share, or endless
 	text      bool         // a string, or a slice that refers to nothing but its elements
 	size      int          // the least bytes of a value in a message, without what it refers to
-	ownMethod bool         // *T encodes a T that can be addressed
-	byAddress reflect.Type // a type with an ownMethod that is a part of the value itself, or nil
+	byAddress reflect.Type // a type in the value itself that encodes itself by methods of its pointer, or nil
 	key, elem *plan
 	fields    []field  // those with paths
 	lengths   []length // in a value whose parts are all texts
@@ -308,7 +307,7 @@ func (b *builder) structure(t reflect.Type, p *plan) (paths int) {
 			p.lengths = append(p.lengths, length{f.Offset + l.offset, l.elem})
 		}
 	}
-	if len(p.lengths) < paths || p.ownMethod {
+	if len(p.lengths) < paths {
 		p.lengths = nil
 	}
 	return paths
@@ -363,11 +362,9 @@ func (b *builder) encodesItself(t reflect.Type, p *plan) bool {
 			b.lost(t, b.rules.encoded(t, i))
 		}
 		if !direct {
-			p.ownMethod, p.byAddress = true, t
+			p.byAddress = t
 		}
-		if direct || !b.rules.Addressed || b.rules.Strict {
-			return true
-		}
+		return true
 	}
 	return false
 }
@@ -409,9 +406,6 @@ func (w *walk) value(p *plan, v reflect.Value, depth int) error {
 	}
 	if p.text {
 		return w.take(v.Len(), p.elem)
-	}
-	if p.ownMethod && v.CanAddr() {
-		return nil
 	}
 	if depth++; depth > w.max() {
 		return w.tooDeep()
