@@ -53,6 +53,7 @@ import (
 	"github.com/apache/thrift/lib/go/thrift"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/carries"
 	"github.com/yodel-rpc/yodel/internal/nesting"
 	"github.com/yodel-rpc/yodel/internal/thriftwire"
 )
@@ -94,12 +95,11 @@ func (c *codec) CheckType(t reflect.Type) error {
 		of = reflect.PointerTo(base)
 	}
 	k, err := c.kinds.of(of)
-	checker, _ := c.Codec.(interface{ CheckType(t reflect.Type) error })
 	switch {
 	case err == nil && k == result:
 		return fmt.Errorf("apachethrift: %v is the result of a method: use the type of its field Success instead", base)
-	case err == nil && k == foreign && checker != nil:
-		return checker.CheckType(t)
+	case err == nil && k == foreign:
+		return carries.Check(c.Codec, t)
 	}
 	return err
 }

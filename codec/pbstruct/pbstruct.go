@@ -48,6 +48,7 @@ import (
 	"sync"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/carries"
 	"github.com/yodel-rpc/yodel/internal/nesting"
 )
 
@@ -132,8 +133,8 @@ func (c *codec) Decode(src []byte, v any) error {
 // CheckType returns why the codec cannot encode messages of a type: see yodel.Codec.
 func (c *codec) CheckType(t reflect.Type) error {
 	p := c.planOf(t)
-	if other, ok := c.other.(interface{ CheckType(t reflect.Type) error }); ok && p.err == nil && p.shape == nil {
-		return other.CheckType(t)
+	if p.err == nil && p.shape == nil {
+		return carries.Check(c.other, t)
 	}
 	return p.err
 }
@@ -152,7 +153,7 @@ func (c *codec) planOf(t reflect.Type) *plan {
 		if p.shape, p.err = make(builder).message(base); p.err != nil {
 			p.shape, p.err = nil, fmt.Errorf("pbstruct: %w", p.err)
 		}
-	case c.other == nil && isGenerated(base):
+	case c.other == nil && carries.IsGenerated(base):
 		p.err = fmt.Errorf("pbstruct: %v is a message of the protobuf library: use the codec pbstruct.With(protobuf.Codec)", base)
 	case c.other == nil && base.Kind() == reflect.Struct:
 		p.err = fmt.Errorf("pbstruct: %v is a plain struct: number its fields, as in `pb:\"1\"`, or use another codec such as JSON", base)
@@ -161,12 +162,6 @@ func (c *codec) planOf(t reflect.Type) *plan {
 	}
 	stored, _ := c.plans.LoadOrStore(t, p)
 	return stored.(*plan) //nolint:forcetypeassert // it stores nothing else
-}
-
-// isGenerated reports whether pointers to t are messages of google.golang.org/protobuf.
-func isGenerated(t reflect.Type) bool {
-	_, ok := reflect.PointerTo(t).MethodByName("ProtoReflect")
-	return ok
 }
 
 // isMessage reports whether a type is a message for this package: struct{}, or a struct of which at

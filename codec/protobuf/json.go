@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/carries"
 	"github.com/yodel-rpc/yodel/internal/nesting"
 )
 
@@ -31,8 +32,7 @@ func (jsonCodec) CheckType(t reflect.Type) error {
 	if reflect.PointerTo(nesting.Base(t)).Implements(reflect.TypeFor[proto.Message]()) {
 		return nil
 	}
-	checker, _ := yodel.JSON.(interface{ CheckType(t reflect.Type) error })
-	return checker.CheckType(t)
+	return carries.Check(yodel.JSON, t)
 }
 
 func (c jsonCodec) Append(dst []byte, v any) ([]byte, error) {

@@ -22,6 +22,7 @@ import (
 	"reflect"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/carries"
 )
 
 // Codec encodes as yodel.JSON does, and refuses unknown fields when it decodes.
@@ -30,10 +31,7 @@ var Codec yodel.Codec = codec{}
 type codec struct{}
 
 // CheckType returns why the codec does not carry messages of a type: see yodel.Codec.
-func (codec) CheckType(t reflect.Type) error {
-	checker, _ := yodel.JSON.(interface{ CheckType(t reflect.Type) error })
-	return checker.CheckType(t)
-}
+func (codec) CheckType(t reflect.Type) error { return carries.Check(yodel.JSON, t) }
 
 func (codec) Name() string { return yodel.JSON.Name() }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package carries says whether a codec carries messages of a type: whether they arrive as they were
-// sent. What it has is common to codecs and to the programs that use them.
+// Package carries says whether messages of a type arrive as they were sent, and sorts the entries
+// of maps so that equal maps have equal encodings. The root, codecs and protocols share it. The
+// rules for types that most codecs have in common are in package nesting.
 package carries
 
 import (
@@ -46,7 +47,11 @@ func hides(t reflect.Type, within []reflect.Type) bool {
 	within = append(slices.Clip(within), t)
 	content := false
 	for f := range t.Fields() {
-		switch in := base(f.Type); {
+		in := f.Type
+		if in.Kind() == reflect.Pointer { // Go embeds no pointer to a pointer
+			in = in.Elem()
+		}
+		switch {
 		case f.IsExported(), f.Anonymous && in.Kind() == reflect.Struct && in.NumField() > 0 && !hides(in, within):
 			return false
 		case f.Name != "_" && f.Type.Size() > 0:
@@ -54,17 +59,6 @@ func hides(t reflect.Type, within []reflect.Type) bool {
 		}
 	}
 	return content
-}
-
-// base returns the type to which t points.
-func base(t reflect.Type) reflect.Type {
-	for range 100 { // a pointer may point to itself
-		if t.Kind() != reflect.Pointer {
-			break
-		}
-		t = t.Elem()
-	}
-	return t
 }
 
 // Sort sorts parts of a message, such as the entries of a map, by their bytes. They stand behind

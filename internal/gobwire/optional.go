@@ -43,7 +43,7 @@ func checkOptional(v any) error {
 	if !ok {
 		made := make(map[reflect.Type]*optionals)
 		p := optionalsIn(value.Type(), made)
-		settle(made)
+		propagate(made)
 		known, _ = optionalsOf.LoadOrStore(value.Type(), p)
 	}
 	p := known.(*optionals) //nolint:forcetypeassert // it stores nothing else
@@ -84,10 +84,9 @@ func optionalsIn(t reflect.Type, made map[reflect.Type]*optionals) *optionals {
 	return p
 }
 
-// settle decides which types have something to look at: those with such fields, and those that
-// contain one of them.
-func settle(made map[reflect.Type]*optionals) {
-	for changed := true; changed; { // each round settles one type at least
+// propagate sets found for the types with such fields, and for those that contain one of them.
+func propagate(made map[reflect.Type]*optionals) {
+	for changed := true; changed; { // each round sets it for one type at least
 		changed = false
 		for _, p := range made {
 			found := p.any || p.key != nil && p.key.found || p.elem != nil && p.elem.found

@@ -7,6 +7,7 @@ import (
 	"reflect"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/carries"
 )
 
 // unfit returns why the codec of a request cannot carry the messages of the method, or nil. The
@@ -50,15 +51,10 @@ type noMessages struct{}
 
 // CheckType returns an error for generated messages.
 func (noMessages) CheckType(t reflect.Type) error {
-	if isGenerated(t) {
+	if carries.IsGenerated(t) {
 		return errors.New("it is a generated message: add protobuf.JSON to ServerOptions.Codecs")
 	}
 	return nil
-}
-
-func isGenerated(t reflect.Type) bool {
-	_, generated := reflect.PointerTo(t).MethodByName("ProtoReflect")
-	return generated
 }
 
 func unsupported(format string, args ...any) *yodel.Error {
@@ -69,7 +65,7 @@ func unsupported(format string, args ...any) *yodel.Error {
 
 // isPlain reports whether t is a struct that says nothing about Protocol Buffers.
 func isPlain(t reflect.Type) bool {
-	if t.Kind() != reflect.Struct || t.NumField() == 0 || isGenerated(t) {
+	if t.Kind() != reflect.Struct || t.NumField() == 0 || carries.IsGenerated(t) {
 		return false
 	}
 	for f := range t.Fields() {
