@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 
+	"github.com/yodel-rpc/yodel/internal/expiry"
 	"github.com/yodel-rpc/yodel/internal/isolate"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -55,9 +56,7 @@ func (s *Server) Do(ctx context.Context, call *Call) error {
 	})
 	defer stop()
 	call.handOver(v.Call())
-	if at, ok := ctx.Deadline(); ok && (call.Deadline.IsZero() || at.Before(call.Deadline)) {
-		v.Call().Deadline = at
-	}
+	v.Call().Deadline = expiry.Earliest(ctx, call.Deadline)
 	if e := v.Admit(len(body), true); e != nil {
 		return e
 	}
