@@ -56,9 +56,9 @@ var families = []string{"accept", "codec", "compress", "middleware", "protocol",
 var forFamilies = []string{"internal/isolate"}
 
 // These packages of internal may be imported by any plug-in. Each reads an encoding that plug-ins
-// of several families read, or is for all codecs: internal/nesting refuses values that would
-// exhaust the stack, and internal/panics carries panics of a message's own code.
-// Internal/grpcstatus reads errors.
+// of several families read, or is for all codecs: internal/nesting and internal/carries refuse
+// values that would exhaust the stack or not arrive as they were sent, and internal/panics carries
+// panics of a message's own code. Internal/grpcstatus reads errors.
 var forPlugins = []string{"internal/carries", "internal/gobwire", "internal/grpcstatus", "internal/hessian", "internal/nesting", "internal/panics", "internal/schema", "internal/thriftwire"}
 
 // These packages of internal may be imported by the parts of this repository that read what people
