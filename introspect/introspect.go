@@ -72,7 +72,8 @@ type Stats struct {
 	MaxOpen int    `json:"maxOpen"` // yodel.ServerOptions.MaxOpen
 	Panics  uint64 `json:"panics"`  // panics of handlers
 	// LeftOut counts pairs of metadata that replies were sent without, because the protocol of the
-	// client could not carry them. The server's log has their keys.
+	// client could not carry them or they exceeded the server's limits. The server's log has their
+	// keys.
 	LeftOut uint64        `json:"leftOut,omitempty"`
 	Methods []MethodStats `json:"methods"`
 	// Draining is true from the beginning of the server's shutdown.

@@ -8,9 +8,9 @@
 //
 //	GOWORK=off go test ./...
 //
-// and with more random requests as make before-end does:
+// and with more requests, as make before-end does:
 //
-//	GOWORK=off go test . -args -gateway.random=200000
+//	GOWORK=off go test -run=TestSameAnswers . -args -gateway.every=1 -gateway.random=100000
 //
 // The folder gen has the generated code. Its examples are those of the module of grpc-gateway that
 // go.mod names, which has the BSD license, without the options for OpenAPI and without comments;

@@ -23,7 +23,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// width is how many calls may be open at once. Without a word from the user it is 16,384.
+// width is how many calls may be open at once. By default, it is 8,192 for each connection.
 const width = 8
 
 func main() {

@@ -45,7 +45,7 @@ var (
 	serverErrors  = counter("yodel_server_errors_total", "Calls that failed with an error that has an ID, by the ID.", "server", "id")
 	serverPanics  = counter("yodel_server_panics_total", "Panics of handlers.", "server")
 	serverLeftOut = counter("yodel_server_metadata_left_out_total",
-		"Pairs of metadata that replies were sent without, because the protocol of the client cannot carry them. The log of the server has their keys.", "server")
+		"Pairs of metadata that replies were sent without, because the protocol of the client cannot carry them or they exceed the limits. The log of the server has their keys.", "server")
 	serverConns      = gauge("yodel_server_connections", "Open connections.", "server")
 	serverConnEvents = counter("yodel_server_connection_events_total", "Events of connections and listeners, by kind.", "server", "kind")
 	serverOpen       = gauge("yodel_server_open_requests", "Requests that are executing or queued, without those of short methods.", "server")

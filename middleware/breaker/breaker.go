@@ -73,7 +73,8 @@ type Options struct {
 	// through. A probe without an outcome for as long as the breaker was open is replaced by
 	// another. Default 3.
 	Probes int
-	// Failure reports whether an error counts as a failure. Err is never nil. Default Failed.
+	// Failure reports whether an error counts as a failure. Err is never nil. It is not asked about
+	// calls whose callers left the server too little time. Default Failed.
 	Failure func(err error) bool
 	// OnChange is called for each change of a breaker's state: "open", with the reason and the
 	// duration, "half-open" and "closed". The changes of one breaker are reported in order, one
