@@ -266,8 +266,9 @@ const (
 	watched // it has ended
 )
 
-// Metadata is key and value pairs that travel with a message. Keys are case-sensitive; values are
-// any bytes.
+// Metadata is key and value pairs that travel with a message. In yodel's own protocol, keys are
+// case-sensitive and values are any bytes. Docs/wires.md says what other protocols carry, and what
+// becomes of the rest.
 type Metadata map[string]string
 
 // Values holds the arguments or the results of a method with several of them. In Call.Args it holds
