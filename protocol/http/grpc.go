@@ -177,16 +177,16 @@ func (st *stream) endGRPC(e *yodel.Error, web bool) {
 	if e == nil {
 		h[prefix+"Grpc-Status"] = []string{"0"}
 	} else {
-		told := *e
+		sent := *e
 		if isUnreadable(e) {
-			told.Code = yodel.Internal
+			sent.Code = yodel.Internal
 		}
-		h[prefix+"Grpc-Status"] = []string{strconv.Itoa(int(told.Code))}
+		h[prefix+"Grpc-Status"] = []string{strconv.Itoa(int(sent.Code))}
 		h[prefix+"Grpc-Message"] = []string{httpwire.EscapeMessage(e.Message)}
 		if len(e.Details) > 0 {
-			h[prefix+"Grpc-Status-Details-Bin"] = []string{base64.RawStdEncoding.EncodeToString(httpwire.AppendStatus(nil, &told))}
+			h[prefix+"Grpc-Status-Details-Bin"] = []string{base64.RawStdEncoding.EncodeToString(httpwire.AppendStatus(nil, &sent))}
 		}
-		httpwire.SetError(h, prefix, e, told.Code)
+		httpwire.SetError(h, prefix, e, sent.Code)
 	}
 	st.allow(0)
 	if web {
