@@ -14,11 +14,11 @@ import (
 
 type (
 	open    struct{ A int }
-	hidden  struct{ a int }
+	hidden  struct{ a int } //nolint:unused // it is what is hidden
 	loop    struct{ *loop }
 	around  struct{ open }
 	behind  struct{ *open }
-	nothing struct{ hidden }
+	nothing struct{ hidden } //nolint:unused // as above
 )
 
 func TestHides(t *testing.T) {
@@ -56,7 +56,7 @@ func (picky) CheckType(t reflect.Type) error {
 
 func TestCheck(t *testing.T) {
 	types := []reflect.Type{nil, reflect.TypeFor[int](), reflect.TypeFor[chan int]()}
-	if err := carries.Check(picky{}, types...); err != errChannel { //nolint:errorlint // it is passed on
+	if err := carries.Check(picky{}, types...); err != errChannel {
 		t.Errorf("got %v", err)
 	}
 	if err := carries.Check(picky{}, types[:2]...); err != nil {
