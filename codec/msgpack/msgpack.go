@@ -15,6 +15,7 @@ import (
 	"sync"
 
 	"github.com/vmihailenco/msgpack/v5"
+	"github.com/vmihailenco/msgpack/v5/msgpcode"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/panics"
@@ -153,6 +154,7 @@ func (d *decoder) decode(src []byte, v any) error {
 		return err
 	}
 	d.Reset(&d.src)
+	d.SetMapDecoder(mapOf) // Reset has forgotten it
 	if err := d.Decode(v); err != nil {
 		return err
 	}
@@ -160,4 +162,56 @@ func (d *decoder) decode(src []byte, v any) error {
 		return errBehind
 	}
 	return nil
+}
+
+// mapOf decodes a map into an interface: as map[string]any if all of its keys are strings or bytes,
+// and otherwise as map[any]any. The message has as many entries as it announces.
+func mapOf(d *msgpack.Decoder) (any, error) {
+	n, err := d.DecodeMapLen()
+	if err != nil || n < 0 {
+		return map[string]any(nil), err
+	}
+	named, mixed := make(map[string]any, n), map[any]any(nil)
+	for range n {
+		name, key, err := decodeKey(d)
+		if err != nil {
+			return nil, err
+		}
+		value, err := d.DecodeInterface()
+		switch {
+		case err != nil:
+			return nil, err
+		case key == nil && mixed == nil:
+			named[name] = value
+			continue
+		case key == nil:
+			key = name
+		case mixed == nil:
+			mixed = make(map[any]any, n)
+			for name, value := range named {
+				mixed[name] = value
+			}
+		}
+		mixed[key] = value
+	}
+	if mixed != nil {
+		return mixed, nil
+	}
+	return named, nil
+}
+
+// decodeKey returns a key of a map as name, or as key if it is neither a string nor bytes.
+func decodeKey(d *msgpack.Decoder) (name string, key any, err error) {
+	code, err := d.PeekCode()
+	switch {
+	case err != nil:
+		return "", nil, err
+	case msgpcode.IsString(code), msgpcode.IsBin(code), code == msgpcode.Nil:
+		name, err = d.DecodeString()
+		return name, nil, err
+	}
+	if key, err = d.DecodeInterface(); err == nil && !reflect.ValueOf(&key).Elem().Comparable() {
+		err = fmt.Errorf("the key of a map is a %T, which Go cannot compare", key)
+	}
+	return "", key, err
 }

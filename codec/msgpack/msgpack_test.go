@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/netip"
 	"reflect"
 	"runtime"
 	"strings"
@@ -184,6 +185,81 @@ func TestExtensionsInTheirPlaceDecode(t *testing.T) {
 	// An unknown field is passed over, with an extension of a type that nobody knows.
 	if err := msgpack.Codec.Decode([]byte("\x82\xa1Z\xd6\x2a\xdf\xff\xff\xff\xa1X\x07"), new(point)); err != nil {
 		t.Errorf("in an unknown field: %v", err)
+	}
+}
+
+// A list is encoded as an array of its fields, as the documentation of the library says.
+type list struct {
+	_msgpack struct{} `msgpack:",as_array"`
+	ID       int
+	Name     string
+}
+
+func TestStructsMayBeArrays(t *testing.T) {
+	if err := checkType(list{}); err != nil {
+		t.Fatal(err)
+	}
+	b, err := msgpack.Codec.Append(nil, &list{ID: 7, Name: "a"})
+	if want := "\x92\x07\xa1a"; err != nil || string(b) != want {
+		t.Fatalf("got %q and error %v, want %q", b, err, want)
+	}
+	got := new(list)
+	if err := msgpack.Codec.Decode(b, got); err != nil || got.ID != 7 || got.Name != "a" {
+		t.Errorf("got %+v and error %v", got, err)
+	}
+	if checkType(struct {
+		id int `msgpack:"id"`
+	}{1}) == nil {
+		t.Error("another unexported field with a tag was accepted")
+	}
+}
+
+func checkType(v any) error {
+	return msgpack.Codec.(interface{ CheckType(reflect.Type) error }).CheckType(reflect.TypeOf(v))
+}
+
+// Interfaces carry maps whose keys are not strings, also deep in another value.
+func TestMapsInInterfaces(t *testing.T) {
+	type counts struct{ ByCode map[int]string }
+	for _, test := range []struct{ v, want any }{
+		{map[int]string{1: "a"}, map[any]any{int8(1): "a"}},
+		{map[bool]int8{true: 2}, map[any]any{true: int8(2)}},
+		{map[any]any{"a": int8(1), 2.5: nil}, map[any]any{"a": int8(1), 2.5: nil}},
+		{map[string]any{"x": map[int]string{1: "a"}}, map[string]any{"x": map[any]any{int8(1): "a"}}},
+		{&counts{map[int]string{1: "a"}}, map[string]any{"ByCode": map[any]any{int8(1): "a"}}},
+		{[]map[float64]string{{0.5: "a"}, {}}, []any{map[any]any{0.5: "a"}, map[string]any{}}},
+		{map[netip.Addr]string{netip.MustParseAddr("::1"): "a"}, map[string]any{string(netip.IPv6Loopback().AsSlice()): "a"}},
+		{large(20), large(20)},
+	} {
+		b, err := msgpack.Codec.Append(nil, &everything{Any: test.v})
+		if err != nil {
+			t.Errorf("%v: %v", test.v, err)
+			continue
+		}
+		got := new(everything)
+		if err := msgpack.Codec.Decode(b, got); err != nil {
+			t.Errorf("%v: %v", test.v, err)
+		} else if !reflect.DeepEqual(got.Any, test.want) {
+			t.Errorf("%v became %#v, want %#v", test.v, got.Any, test.want)
+		}
+	}
+}
+
+func large(n int) map[any]any {
+	m := make(map[any]any)
+	for i := range n {
+		m[int8(i)] = "x"
+	}
+	return m
+}
+
+func TestEmbeddedUnexportedValuesAreRefused(t *testing.T) {
+	type number int
+	if err := checkType(struct {
+		number
+		A int
+	}{1, 2}); err == nil || !strings.Contains(err.Error(), "number") {
+		t.Errorf("got %v", err) // the library panics while it decodes
 	}
 }
 

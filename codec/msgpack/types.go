@@ -19,24 +19,33 @@ import (
 // without end into a struct that embeds itself, panics for wrong options of tags, and logs a line
 // with package log if two fields have one name.
 
-// nested is for values that vmihailenco's library encodes.
-var nested = nesting.Rules{
-	Methods: ownEncoders,
-	Skip:    func(f *reflect.StructField) bool { return tagOf(f).name == "-" || !f.IsExported() && !f.Anonymous },
-	Struct: func(t reflect.Type) error {
+// nested is for values that vmihailenco's library encodes. In an interface, a map may have keys of
+// any kind, because it is decoded as map[any]any: see mapOf.
+var nested = func() *nesting.Rules {
+	r, held := new(nesting.Rules), new(nesting.Rules)
+	setRules(r, reflect.Pointer, reflect.Interface)
+	setRules(held, reflect.Pointer)
+	r.Held = held
+	return r
+}()
+
+// setRules sets the rules of values whose maps do not have keys of some kinds.
+func setRules(r *nesting.Rules, noKeys ...reflect.Kind) {
+	r.Methods = ownEncoders
+	r.Skip = func(f *reflect.StructField) bool { return tagOf(f).name == "-" || !f.IsExported() && !f.Anonymous }
+	r.Note = "_msgpack" // the library's name of the field whose tag has the options of a struct
+	r.Struct = func(t reflect.Type) error {
 		_, err := fieldsOf(t, nil)
 		return err
-	},
-	Strict:   true,
-	Decoders: ownDecoders,
-	Kinds:    []reflect.Kind{reflect.Complex64, reflect.Complex128, reflect.Uintptr},
-	Tag:      "msgpack",
-	Key: func(t reflect.Type) error {
-		if k := t.Kind(); k == reflect.Pointer || k == reflect.Interface {
+	}
+	r.Strict, r.Decoders, r.Tag = true, ownDecoders, "msgpack"
+	r.Kinds = []reflect.Kind{reflect.Complex64, reflect.Complex128, reflect.Uintptr}
+	r.Key = func(t reflect.Type) error {
+		if slices.Contains(noKeys, t.Kind()) {
 			return fmt.Errorf("a %v is no key in MessagePack", t)
 		}
 		return nil
-	},
+	}
 }
 
 // nestedGenerated is for values whose types have the methods that msgp generates.

@@ -4,9 +4,12 @@ package jsoncodec_test
 
 import (
 	"encoding/json"
+	"net/netip"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
+	"unicode/utf8"
 
 	"github.com/yodel-rpc/yodel/internal/jsoncodec"
 )
@@ -74,4 +77,59 @@ func FuzzJSON(f *testing.F) {
 		f.Add([]byte(src[:min(len(src), 1000)]))
 	}
 	f.Fuzz(sameAsUnmarshal)
+}
+
+type (
+	raw   string             // its text is its bytes
+	key   struct{ s string } // the same, as a key of a map
+	byPtr struct{ s string } // the same, with methods of the pointer
+)
+
+func (r raw) MarshalText() ([]byte, error)    { return []byte(r), nil }
+func (r *raw) UnmarshalText(b []byte) error   { *r = raw(b); return nil }
+func (k key) MarshalText() ([]byte, error)    { return []byte(k.s), nil }
+func (k *key) UnmarshalText(b []byte) error   { k.s = string(b); return nil }
+func (p *byPtr) MarshalText() ([]byte, error) { return []byte(p.s), nil }
+func (p *byPtr) UnmarshalText(b []byte) error { p.s = string(b); return nil }
+
+// Text that is not UTF-8 is refused, whoever made it. U+FFFD itself is carried.
+func TestTextOfMethodsIsUTF8(t *testing.T) {
+	for _, text := range []string{"a\xffb", "a\ufffdb", `a\ufffdb`} {
+		for _, v := range []any{
+			&struct{ V raw }{raw(text)}, &struct{ V []byPtr }{[]byPtr{{text}}}, &map[key]int{{text}: 1}, &struct{ V any }{raw(text)},
+			&struct{ V any }{map[string]any{"x": &byPtr{text}}}, &map[string]*byPtr{"x": {text}}, &struct{ V netip.Addr }{netip.IPv6Loopback().WithZone(text)},
+		} {
+			b, err := codec.Append(nil, v)
+			if wrong := !utf8.ValidString(text); wrong != (err != nil) || wrong && !strings.Contains(err.Error(), "UTF-8") {
+				t.Errorf("%q in a %T: got %s and error %v", text, v, b, err)
+			}
+		}
+	}
+}
+
+type stamp struct {
+	time.Time
+	layout string
+	Cached int `json:"-"`
+}
+
+// A field that is not sent anyway does not matter beside a type with methods.
+func TestEmbeddedMethodsBesideWhatIsLeftOut(t *testing.T) {
+	in, out := stamp{time.Unix(1, 0).UTC(), "x", 1}, stamp{}
+	if err := codec.CheckType(reflect.TypeOf(in)); err != nil {
+		t.Fatal(err)
+	}
+	b, err := codec.Append(nil, &in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := codec.Decode(b, &out); err != nil || !out.Equal(in.Time) {
+		t.Errorf("%s became %v, error %v", b, out, err)
+	}
+	if codec.CheckType(reflect.TypeFor[struct {
+		time.Time
+		Zone string
+	}]()) == nil {
+		t.Error("a field that would be lost was accepted")
+	}
 }

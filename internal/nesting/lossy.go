@@ -3,6 +3,7 @@
 package nesting
 
 import (
+	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,10 +47,12 @@ func (r *Rules) embedded(f *reflect.StructField, skipped bool) error {
 	tag, tagged := f.Tag.Lookup(r.Tag)
 	in := Base(f.Type)
 	switch {
-	case f.IsExported(), f.Name == "_", r.Tag != "" && tag == "-":
+	case f.IsExported(), f.Name == "_", f.Name == r.Note, r.Tag != "" && tag == "-":
 		return nil
 	case skipped && tagged && !f.Anonymous:
 		return fmt.Errorf("the field %s has a tag %q and is not exported", f.Name, r.Tag)
+	case !skipped && f.Anonymous && in.Kind() != reflect.Struct:
+		return fmt.Errorf("it embeds the unexported %v, which cannot be decoded", f.Type)
 	case !f.Anonymous || in.Kind() != reflect.Struct || carries.Hides(in):
 		return nil
 	case skipped && hasExported(in):
@@ -75,7 +78,7 @@ func (r *Rules) encoded(t reflect.Type, n int) error {
 	if decoders[n] != nil && !reflect.PointerTo(t).Implements(decoders[n]) && !t.Implements(decoders[n]) {
 		return fmt.Errorf("it has %s and not %s, so that it cannot be decoded", methodOf(r.Methods[n]), methodOf(decoders[n]))
 	}
-	if from := promotes(t, methodOf(r.Methods[n])); from != nil {
+	if from := r.promotes(t, methodOf(r.Methods[n])); from != nil {
 		return fmt.Errorf("its method %s is that of the embedded %v, which encodes no other field", methodOf(r.Methods[n]), from)
 	}
 	return nil
@@ -83,8 +86,9 @@ func (r *Rules) encoded(t reflect.Type, n int) error {
 
 func methodOf(t reflect.Type) string { return t.Method(0).Name }
 
-// promotes returns the embedded type whose method a struct has, if the struct has other fields too.
-func promotes(t reflect.Type, method string) reflect.Type {
+// promotes returns the embedded type whose method a struct has, if the struct has other fields too
+// that the codec would encode.
+func (r *Rules) promotes(t reflect.Type, method string) reflect.Type {
 	t = Base(t)
 	if t.Kind() != reflect.Struct || declares(t, method) {
 		return nil
@@ -95,7 +99,7 @@ func promotes(t reflect.Type, method string) reflect.Type {
 		_, has := reflect.PointerTo(f.Type).MethodByName(method)
 		if _, direct := f.Type.MethodByName(method); f.Anonymous && (has || direct) {
 			from = f.Type
-		} else if f.Name != "_" && f.Type.Size() > 0 {
+		} else if f.Name != "_" && f.Type.Size() > 0 && !r.skips(&f) {
 			others = true
 		}
 	}
@@ -169,12 +173,10 @@ func (s *search) value(v reflect.Value, depth int) bool {
 	if s.left--; s.left < 0 || depth > Max || v.Type() == reflect.TypeFor[json.Number]() {
 		return false
 	}
-	t := v.Type()
-	for _, methods := range s.rules.Methods {
-		if t.Implements(methods) || reflect.PointerTo(t).Implements(methods) {
-			return false
-		}
+	if text, itself := s.encoding(v); itself {
+		return s.wrong(text)
 	}
+	t := v.Type()
 	switch v.Kind() {
 	case reflect.String:
 		return s.wrong(v.String())
@@ -189,7 +191,7 @@ func (s *search) value(v reflect.Value, depth int) bool {
 		}
 	case reflect.Map:
 		for i := v.MapRange(); i.Next(); {
-			if i.Key().Kind() == reflect.String && s.wrong(i.Key().String()) || s.value(i.Key(), depth+1) {
+			if s.key(i.Key()) {
 				return s.at("[a key]")
 			}
 			if s.value(i.Value(), depth+1) {
@@ -205,6 +207,40 @@ func (s *search) value(v reflect.Value, depth int) bool {
 		}
 	}
 	return false
+}
+
+// key reports whether the text of a key is wrong. A string is its own text, whatever its methods.
+func (s *search) key(v reflect.Value) bool {
+	if v.Kind() == reflect.String {
+		return s.wrong(v.String())
+	}
+	text, _ := s.encoding(v)
+	return s.wrong(text)
+}
+
+// encoding reports whether v encodes itself, and returns the text that MarshalText makes of it. The
+// codec has called that method before, so it does not panic.
+func (s *search) encoding(v reflect.Value) (text string, itself bool) {
+	if !v.CanInterface() { // it is embedded, and its fields are encoded
+		return "", false
+	}
+	for _, methods := range s.rules.Methods {
+		of := v
+		switch {
+		case v.Type().Implements(methods):
+		case reflect.PointerTo(v.Type()).Implements(methods):
+			of = reflect.New(v.Type())
+			of.Elem().Set(v)
+		default:
+			continue
+		}
+		if m, ok := reflect.TypeAssert[encoding.TextMarshaler](of); ok && methods == reflect.TypeFor[encoding.TextMarshaler]() {
+			b, _ := m.MarshalText()
+			return string(b), true
+		}
+		return "", true
+	}
+	return "", false
 }
 
 func (s *search) at(step string) bool {

@@ -95,6 +95,10 @@ type Rules struct {
 	Interfaces bool
 	// Tag is the key of the codec's tag, if it has one.
 	Tag string
+	// Held has the rules for what interfaces hold, if they differ from these. It may be nil.
+	Held *Rules
+	// Note is the name of an unexported field that is there for its tag, if the codec has one.
+	Note string
 	// Key returns why values of a type cannot be the keys of a map, or nil. It may be nil.
 	Key func(t reflect.Type) error
 	// Skip reports whether a field is not encoded. If it is nil, those are the unexported fields.
@@ -392,7 +396,7 @@ func (w *walk) value(p *plan, v reflect.Value, depth int) error {
 		} else if v.Kind() == reflect.String {
 			return w.take(v.Len(), one)
 		} else {
-			k := w.rules.known(v.Type())
+			k := cmp.Or(w.rules.Held, w.rules).known(v.Type())
 			if k.err != nil {
 				return k.err
 			}
