@@ -86,16 +86,16 @@ var (
 		},
 	}
 	web = httplink.Envelopes{
-		Media: "application/grpc-web", Family: httpwire.GRPC, Encoding: "Grpc-Encoding", Accept: "Grpc-Accept-Encoding", Status: "Grpc-Status",
+		Media: "application/grpc-web", Family: httpwire.Web, Encoding: "Grpc-Encoding", Accept: "Grpc-Accept-Encoding", Status: "Grpc-Status",
 		Last: httpwire.FlagTrailer, Header: http.Header{"X-Grpc-Web": {"1"}}, SetTimeout: setTimeout,
 		Outcome: func(r *http.Response, last []byte, messages bool) (yodel.Metadata, *yodel.Error) {
 			if last == nil && messages {
 				return nil, status(nil)
 			} else if last == nil {
-				return httpwire.GRPC.Metadata(r.Header), status(r.Header)
+				return httpwire.Web.Metadata(r.Header), status(r.Header)
 			}
 			h := parse(last)
-			return httpwire.GRPC.Metadata(h), status(h)
+			return httpwire.Web.Metadata(h), status(h)
 		},
 	}
 )

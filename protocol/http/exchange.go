@@ -69,7 +69,7 @@ func (x *exchange) begin(codec yodel.Codec) *yodel.Error {
 func (x *exchange) beginMethod(method string, codec yodel.Codec) *yodel.Error {
 	call := x.start(method, codec)
 	call.Metadata = x.family.Metadata(x.r.Header)
-	if x.family == httpwire.GRPC && x.r.Host != "" {
+	if x.family != httpwire.Connect && x.r.Host != "" {
 		call.Metadata[":authority"] = x.r.Host // as in grpc-go
 	}
 	httpwire.Options(x.r.Header, call)

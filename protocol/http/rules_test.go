@@ -109,6 +109,39 @@ func TestEachCookieHasAHeader(t *testing.T) {
 	}
 }
 
+// Clients and proxies of HTTP decode a body as its headers say, so that no metadata is among them,
+// such as what a handler has received from its upstream.
+func TestMetadataDoesNotSayHowABodyIsEncoded(t *testing.T) {
+	both(t, func(t *testing.T, h2 bool) {
+		s, c := newSite(t, nil, yodel.ServerOptions{}), client(t, h2)
+		must(t, s.HandleCall("Test.Say", func(_ context.Context, call *yodel.Call) error {
+			md := yodel.Metadata{"Content-Encoding": "gzip", "accept-encoding": "br", "date": "yesterday", "x": "a"}
+			call.SetHeader(md)
+			call.Trailer, call.Reply = md, 1
+			return nil
+		}))
+		for _, media := range []string{"application/json", "application/grpc-web+json", "application/grpc-web-text+json", "application/connect+json"} {
+			body := "{}"
+			switch {
+			case media == "application/grpc-web-text+json":
+				body = base64.StdEncoding.EncodeToString(envelope(0, body))
+			case media != "application/json":
+				body = string(envelope(0, body))
+			}
+			r := s.do(c, "POST", "/Test/Say", body, "Content-Type", media)
+			if h := r.Header; r.body == "" || h.Get("Content-Encoding") != "" || h.Get("Accept-Encoding") == "br" || h.Get("Date") == "yesterday" {
+				t.Errorf("%s: got %q and %q", media, h, r.body)
+			}
+			if media != "application/connect+json" && r.Header.Get("X") != "a" {
+				t.Errorf("%s: the header lacks x: %q", media, r.Header)
+			}
+		}
+		if n := s.Stats().LeftOut; n != 0 {
+			t.Errorf("%d pairs were left out, want 0: they are dropped", n)
+		}
+	})
+}
+
 // A body without bytes is not compressed, whatever the request says.
 func TestNothingIsNotDecompressed(t *testing.T) {
 	both(t, func(t *testing.T, h2 bool) {

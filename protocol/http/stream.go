@@ -33,7 +33,11 @@ type stream struct {
 // open begins a call whose messages come as envelopes from in and go to out. The caller must close
 // the stream. If open returns an error, the call must not be executed.
 func (x *exchange) open(k kind, in io.Reader, out io.Writer) (*stream, *yodel.Error) {
-	if k.serve != nil && k.title != "Connect" {
+	switch {
+	case k.serve == nil || k.title == "Connect":
+	case k.title == "gRPC-Web":
+		x.family = httpwire.Web
+	default:
 		x.family = httpwire.GRPC
 	}
 	plain, e := x.negotiate(x.r.Header.Get(k.encoding), x.r.Header.Get(k.accept))

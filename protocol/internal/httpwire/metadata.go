@@ -61,12 +61,16 @@ type Family struct {
 }
 
 var (
-	// GRPC is gRPC and gRPC-Web. As in grpc-go, all names are metadata but those that the protocol
-	// defines.
+	// GRPC is gRPC. As in grpc-go, all names are metadata but those that the protocol defines.
 	GRPC = &Family{own: isOfGRPC}
+	// Web is gRPC-Web: that, but for the names by which clients and proxies of HTTP decode a body.
+	Web = &Family{own: isOfGRPC, hop: ofMessages}
 	// Connect is Connect and JSON over HTTP, also JSON-RPC.
-	Connect = &Family{own: isOfConnect, hop: map[string]bool{"accept-encoding": true, "content-encoding": true, "date": true}}
+	Connect = &Family{own: isOfConnect, hop: ofMessages}
 )
+
+// ofMessages has the names that are about a message of HTTP and about no message of gRPC.
+var ofMessages = map[string]bool{"accept-encoding": true, "content-encoding": true, "date": true}
 
 // hop has the headers about one connection or one message of HTTP. Each side sets its own. So they
 // are not metadata, and a program may pass on what it has received: they are dropped.
@@ -93,9 +97,9 @@ func (f *Family) isHop(name string) bool {
 	return hop[name] || f.hop[name] || strings.HasPrefix(name, ":")
 }
 
-// IsBinary reports whether the values of a metadata key are base64 in HTTP, and any bytes in
+// isBinary reports whether the values of a metadata key are base64 in HTTP, and any bytes in
 // Metadata.
-func IsBinary(key string) bool { return strings.HasSuffix(key, "-bin") }
+func isBinary(key string) bool { return strings.HasSuffix(key, "-bin") }
 
 // Metadata returns the metadata in h. Keys are in lower case. Several values of a key are joined
 // with ", ". A key that ends in "-bin" has base64 text, as it was sent.
@@ -124,7 +128,7 @@ func (f *Family) Set(h http.Header, prefix string, md yodel.Metadata, leave func
 		}
 		why := f.obstacle(key)
 		values := []string{strings.Trim(value, " \t")}
-		if IsBinary(key) { // clients of gRPC take a comma for a part of the base64
+		if isBinary(key) { // clients of gRPC take a comma for a part of the base64
 			values = encodings(value)
 		} else if why == "" && !printable(values[0]) {
 			why = "the value has other characters than printable ASCII: a key that ends in -bin takes any bytes in base64"
