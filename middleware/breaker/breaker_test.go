@@ -464,6 +464,48 @@ func TestImpatientCallersDoNotOpen(t *testing.T) {
 	}
 }
 
+// A few answers that take long do not make a method slow, so that a server that hangs opens the
+// breaker for callers that give it more time than most answers take.
+func TestFewSlowAnswersAreNotUsual(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := yodeltest.NewServer(t, nil)
+		calls, hangs := 0, false
+		work.Handle(s.Server, func(ctx context.Context, _ *struct{}) (*struct{}, error) {
+			takes := 20 * time.Millisecond
+			if calls++; hangs {
+				takes = time.Hour
+			} else if calls%7 == 0 {
+				takes = 30 * time.Second
+			}
+			select {
+			case <-time.After(takes):
+				return &struct{}{}, nil
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		})
+		c := yodeltest.NewClient(t, &yodel.ClientOptions{EndpointMiddleware: []yodel.EndpointMiddleware{breaker.With(&breaker.Options{Errors: 5})}}, s)
+		call := func(limit time.Duration) error {
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			_, err := work.Call(ctx, c, &struct{}{})
+			return err
+		}
+		for range 2000 {
+			if err := call(time.Minute); err != nil {
+				t.Fatal(err)
+			}
+		}
+		hangs = true
+		for range 100 {
+			if isRefused(call(time.Second)) {
+				return
+			}
+		}
+		t.Error("a server that hangs has not opened it")
+	})
+}
+
 func TestTheUsersFunctionDecides(t *testing.T) {
 	ep := endpoint(t)
 	answer := error(yodel.NotFound)

@@ -25,7 +25,10 @@ type times struct {
 
 const (
 	measureEvery = 16
-	weight       = 8 // a new answer changes the usual time by an eighth of the difference
+	// weight divides what a new answer changes of the usual time: an eighth of the difference, and
+	// upwards at most an eighth of the usual time. So a few answers that take long, such as those
+	// of large requests, do not make a method slow.
+	weight = 8
 	maxMethods   = 256
 	// patience is the usual time of a method before its first good answer.
 	patience = 100 * time.Millisecond
@@ -55,7 +58,7 @@ func (t *times) succeeded(c *circuit, method string, began time.Duration) {
 	usual, known := t.usual[method]
 	switch {
 	case known:
-		t.usual[method] = usual + (took-usual)/weight
+		t.usual[method] = usual + min(took-usual, max(usual, time.Millisecond))/weight
 	case len(t.usual) < maxMethods:
 		if t.usual == nil {
 			t.usual = make(map[string]time.Duration)
