@@ -281,6 +281,29 @@ func TestRegisterLeavesMethodsOut(t *testing.T) {
 	must(t, s.RegisterName("Named", PointerReceiver{}, "N"))
 }
 
+type Many struct{}
+
+func (Many) Copy(context.Context, io.Writer) error                         { return nil }
+func (Many) Logf(context.Context, string, ...any) error                    { return nil }
+func (Many) Sum(...int) int                                                { return 0 }
+func (Many) Tx(context.Context, func(context.Context) error) (bool, error) { return false, nil }
+
+// The error names each method that does not suit, and is not cut off within a reason.
+func TestRegisterNamesAllMethodsThatDoNotSuit(t *testing.T) {
+	err := yodel.NewServer(nil).Register(Many{})
+	if err == nil {
+		t.Fatal("got no error")
+	}
+	for _, part := range []string{"Copy", "Logf", "Sum", "Tx", `"-Copy"`} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("the error lacks %s: %v", part, err)
+		}
+	}
+	if strings.Contains(err.Error(), "…") {
+		t.Errorf("the error is cut: %v", err)
+	}
+}
+
 // wantRegistered checks the one line that Register logs.
 func wantRegistered(t *testing.T, book *logbook, methods, skipped string) {
 	t.Helper()

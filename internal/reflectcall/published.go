@@ -77,13 +77,37 @@ func Methods[V ~[]any, S any](
 	}
 	switch {
 	case len(faults) > 0:
-		return nil, nil, errors.New(strings.Join(faults, "; "))
+		return nil, nil, errors.New(listed(faults))
 	case len(funcs) > 0:
 		return funcs, skipped, nil
 	case len(skipped) == 0:
 		skipped = []string{"it has no exported methods"}
 	}
 	return nil, nil, fmt.Errorf("no suitable method: %s", strings.Join(skipped, "; "))
+}
+
+// maxListed is how many bytes of faults are listed whole, because an error is shown as one line of
+// limited length.
+const maxListed = 150
+
+// listed returns the first faults whole, and the names of the methods that have the others.
+func listed(faults []string) string {
+	n, size := 1, len(faults[0])
+	for ; n < len(faults); n++ {
+		if size += len(faults[n]); size > maxListed {
+			break
+		}
+	}
+	text := strings.Join(faults[:n], "; ")
+	if n == len(faults) {
+		return text
+	}
+	var others []string
+	for _, fault := range faults[n:] {
+		name, _, _ := strings.Cut(fault, ":")
+		others = append(others, name)
+	}
+	return fmt.Sprintf("%s. Other methods that it cannot register: %s", text, strings.Join(others, ", "))
 }
 
 // pointed reports whether a pointer to a value of type t has a method.
