@@ -28,8 +28,8 @@ const (
 	// weight divides what a new answer changes of the usual time: an eighth of the difference, and
 	// upwards at most an eighth of the usual time. So a few answers that take long, such as those
 	// of large requests, do not make a method slow.
-	weight = 8
-	maxMethods   = 256
+	weight     = 8
+	maxMethods = 256
 	// patience is the usual time of a method before its first good answer.
 	patience = 100 * time.Millisecond
 	// measureFor is how long each call is measured after one that was late.
