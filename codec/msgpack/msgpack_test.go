@@ -190,7 +190,7 @@ func TestExtensionsInTheirPlaceDecode(t *testing.T) {
 
 // A list is encoded as an array of its fields, as the documentation of the library says.
 type list struct {
-	_msgpack struct{} `msgpack:",as_array"`
+	_msgpack struct{} `msgpack:",as_array"` //nolint:unused // the library reads its tag
 	ID       int
 	Name     string
 }
