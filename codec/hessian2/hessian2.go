@@ -17,9 +17,10 @@
 // class, or a map with strings as keys.
 //
 // The tag names the field in Java. Without a tag, that is the name in Go with its first letter
-// lowered, or with all letters lowered if all are capital. The tag "-" leaves a field out. The
-// fields of an embedded struct are fields of the struct itself. Decode skips fields that it does
-// not know.
+// lowered, or with all letters lowered if all are capital. Decode takes such a field by the name
+// that dubbo-go gives it too: ID is "id", and "iD" in messages of dubbo-go. The tag "-" leaves a
+// field out. The fields of an embedded struct are fields of the struct itself. Decode skips fields
+// that it does not know.
 //
 // The types correspond as follows:
 //

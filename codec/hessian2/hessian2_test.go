@@ -314,3 +314,33 @@ func TestSharedListsAreCounted(t *testing.T) {
 func TestValues(t *testing.T) {
 	valuetable.Check(t, hessian2.Codec, "hessian2", "../../docs/values.md")
 }
+
+// dubbo-go lowers the first letter of each field: an ID is "iD" there, and "id" in Java.
+func TestNamesOfDubboGo(t *testing.T) {
+	type owner struct {
+		ID, URL  int64
+		UserName string
+	}
+	type other struct {
+		ID    int64
+		Small int64 `hessian:"iD"`
+		Tag   int64 `hessian:"URL"`
+	}
+	for _, test := range []struct {
+		message map[string]any
+		into    any
+		want    any
+	}{
+		{map[string]any{"iD": int64(1), "uRL": int64(2), "userName": "a"}, new(owner), &owner{1, 2, "a"}},
+		{map[string]any{"id": int64(1), "url": int64(2), "userName": "a"}, new(owner), &owner{1, 2, "a"}},
+		{map[string]any{"id": int64(1), "iD": int64(2), "uRL": int64(3)}, new(other), &other{1, 2, 0}}, // tags win
+	} {
+		b, err := hessian2.Codec.Append(nil, &test.message)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := hessian2.Codec.Decode(b, test.into); err != nil || !reflect.DeepEqual(test.into, test.want) {
+			t.Errorf("%v: got %+v and error %v, want %+v", test.message, test.into, err, test.want)
+		}
+	}
+}

@@ -232,7 +232,7 @@ func (d *decoder) fields(t *token, v reflect.Value, depth int) {
 			d.share(t.object, v.Addr())
 		}
 		d.pairs(t, depth, func(name string) bool {
-			if i := s.field(name); i >= 0 {
+			if i := s.decoded(name); i >= 0 {
 				return d.into(v.FieldByIndex(s.fields[i].index), depth+1)
 			}
 			return d.skip(depth + 1)

@@ -71,6 +71,7 @@ type shape struct {
 // A field is a field of a struct.
 type field struct {
 	name  string
+	alias string // another name, by which the field is decoded too, or ""
 	index []int
 }
 
@@ -117,13 +118,17 @@ func (s *shape) addFields(t reflect.Type, index []int) {
 			s.addFields(f.Type, at)
 		case !f.IsExported():
 		default:
+			alias := ""
 			if tag == "" {
 				tag = lowered(f.Name)
+				if first := firstLowered(f.Name); first != tag {
+					alias = first
+				}
 			}
 			if s.field(tag) >= 0 {
 				s.err = fmt.Errorf("it has two fields called %q in Java: give one of them another name with the tag hessian", tag)
 			}
-			s.fields = append(s.fields, field{tag, at})
+			s.fields = append(s.fields, field{tag, alias, at})
 		}
 	}
 }
@@ -133,8 +138,21 @@ func lowered(name string) string {
 	if strings.ToUpper(name) == name {
 		return strings.ToLower(name)
 	}
+	return firstLowered(name)
+}
+
+// firstLowered returns the name that dubbo-go gives to a field without a tag: ID is "iD".
+func firstLowered(name string) string {
 	first, size := utf8.DecodeRuneInString(name)
 	return string(unicode.ToLower(first)) + name[size:]
+}
+
+// decoded returns the number of the field that a message calls name, or -1.
+func (s *shape) decoded(name string) int {
+	if i := s.field(name); i >= 0 {
+		return i
+	}
+	return slices.IndexFunc(s.fields, func(f field) bool { return f.alias != "" && f.alias == name })
 }
 
 // field returns the number of the field with a name, or -1.
