@@ -3,6 +3,7 @@
 package yodeltest_test
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -26,3 +27,11 @@ func TestJSONKeepsTheContract(t *testing.T) {
 
 // The page of values says what the codec does.
 func TestValues(t *testing.T) { valuetable.Check(t, yodel.JSON, "JSON", "../docs/values.md") }
+
+// encoding/json reads all values that yodel.JSON carries as it does, and the other way round.
+func TestValuesBesideEncodingJSON(t *testing.T) {
+	tried := valuetable.Compare(t, yodel.JSON, valuetable.Reference{Encode: json.Marshal, Decode: json.Unmarshal})
+	if tried != 145 {
+		t.Errorf("%d values were compared", tried)
+	}
+}

@@ -380,3 +380,18 @@ func TestPointersToZeroAreRefused(t *testing.T) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 }
+
+// encoding/gob reads all values that the codec carries as the codec does, and the other way round.
+func TestValuesBesideGob(t *testing.T) {
+	tried := valuetable.Compare(t, gob.Codec, valuetable.Reference{
+		Encode: func(v any) ([]byte, error) {
+			var b bytes.Buffer
+			err := std.NewEncoder(&b).Encode(v)
+			return b.Bytes(), err
+		},
+		Decode: func(b []byte, v any) error { return std.NewDecoder(bytes.NewReader(b)).Decode(v) },
+	})
+	if tried != 147 {
+		t.Errorf("%d values were compared", tried)
+	}
+}

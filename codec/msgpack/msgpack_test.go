@@ -347,3 +347,11 @@ func Example() {
 
 // The page of values says what the codec does.
 func TestValues(t *testing.T) { valuetable.Check(t, msgpack.Codec, "msgpack", "../../docs/values.md") }
+
+// The library reads all values that the codec carries as the codec does, and the other way round.
+func TestValuesBesideTheLibrary(t *testing.T) {
+	tried := valuetable.Compare(t, msgpack.Codec, valuetable.Reference{Encode: std.Marshal, Decode: std.Unmarshal})
+	if tried != 157 {
+		t.Errorf("%d values were compared", tried)
+	}
+}
