@@ -308,7 +308,7 @@ func checkCloud(t *testing.T, conn grpc.ClientConnInterface, r *recorder) {
 			calls++
 			more = variant+1 < f.members
 		}
-		checkCloudError(t, client, m, r, codes.Code(at%16+1)) //nolint:gosec // it is small
+		checkCloudError(t, client, m, r, codes.Code(at%16+1))
 	}
 	t.Logf("%d calls of methods: %v", calls, services)
 	sum := 0

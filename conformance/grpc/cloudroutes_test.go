@@ -237,7 +237,7 @@ func (r cloudRule) call(t *testing.T, client *std.Client, addr string, rec *reco
 	text, err := io.ReadAll(response.Body)
 	must(t, err)
 	reply := replies[0].ProtoReflect().New().Interface()
-	if err := protojson.Unmarshal(bytes.Clone(text), reply); response.StatusCode != 200 || err != nil || !proto.Equal(reply, replies[0]) {
+	if err := protojson.Unmarshal(bytes.Clone(text), reply); response.StatusCode != std.StatusOK || err != nil || !proto.Equal(reply, replies[0]) {
 		t.Errorf("%s: got status %d, %s, error %v, want %v", name, response.StatusCode, text, err, replies[0])
 	}
 	method, received := rec.called()

@@ -105,13 +105,13 @@ func (f *filler) scalar(field protoreflect.FieldDescriptor) protoreflect.Value {
 		values := field.Enum().Values()
 		return protoreflect.ValueOfEnum(values.Get(min(1+f.n%max(values.Len()-1, 1), values.Len()-1)).Number())
 	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind:
-		return protoreflect.ValueOfInt32(int32(f.n)) //nolint:gosec // it is small
+		return protoreflect.ValueOfInt32(int32(f.n))
 	case protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Sfixed64Kind:
 		return protoreflect.ValueOfInt64(int64(f.n))
 	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
-		return protoreflect.ValueOfUint32(uint32(f.n)) //nolint:gosec // it is small
+		return protoreflect.ValueOfUint32(uint32(f.n))
 	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
-		return protoreflect.ValueOfUint64(uint64(f.n)) //nolint:gosec // it is not negative
+		return protoreflect.ValueOfUint64(uint64(f.n))
 	case protoreflect.FloatKind:
 		return protoreflect.ValueOfFloat32(float32(f.n) + 0.5)
 	case protoreflect.DoubleKind:

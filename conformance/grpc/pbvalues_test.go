@@ -177,9 +177,9 @@ func fromValue(v reflect.Value, field protoreflect.FieldDescriptor, made func() 
 		}
 		return message
 	case protoreflect.Int32Kind:
-		return protoreflect.ValueOfInt32(int32(v.Int())) //nolint:gosec // the descriptor says so
+		return protoreflect.ValueOfInt32(int32(v.Int()))
 	case protoreflect.Uint32Kind:
-		return protoreflect.ValueOfUint32(uint32(v.Uint())) //nolint:gosec // the descriptor says so
+		return protoreflect.ValueOfUint32(uint32(v.Uint()))
 	case protoreflect.FloatKind:
 		return protoreflect.ValueOfFloat32(float32(v.Float()))
 	case protoreflect.Int64Kind:
