@@ -275,8 +275,8 @@ func (c *Client) Several() bool {
 func (c *Client) Ready(ctx context.Context) error { return c.cluster.ready(ctx) }
 
 // Call calls a method and waits for the reply. In is a pointer to the request, and out is a pointer
-// into which the reply is decoded. Both may be Values, and out may be nil. Call itself allocates no
-// memory. Do has more options.
+// to the variable that the reply replaces. If Call fails, the variable may hold anything. Both may
+// be Values, and out may be nil. Call itself allocates no memory. Do has more options.
 func (c *Client) Call(ctx context.Context, method string, in, out any) error {
 	if c == nil || ctx == nil {
 		return missing(ctx, method)

@@ -25,9 +25,9 @@ type Codec interface {
 	// Append appends the encoding of v to dst and returns the extended slice. V may be a pointer or
 	// a value. Append must not keep dst or v. On error the returned slice is ignored.
 	Append(dst []byte, v any) ([]byte, error)
-	// Decode decodes the whole of src into v, which is a pointer. The caller reuses src when Decode
-	// returns, so Decode must copy any part of src that v keeps. Decode must not panic, whatever
-	// src holds.
+	// Decode decodes the whole of src into v, which is a pointer, and replaces all that v held. On
+	// error v may hold anything. The caller reuses src when Decode returns, so Decode must copy any
+	// part of src that v keeps. Decode must not panic, whatever src holds.
 	Decode(src []byte, v any) error
 }
 

@@ -27,6 +27,9 @@ type CodecOptions struct {
 	// Changes says which values of the catalogue arrive as other values, and how, by their names:
 	// "empty slice" may be "arrives as nil". The documentation of the codec should say so too.
 	Changes map[string]string
+	// Keeps reports whether Decode leaves what a variable of a message's type holds, where the
+	// encoding has nothing. The documentation of the codec should say why. Default never.
+	Keeps func(message any) bool
 }
 
 // TestCodec checks that c fulfills the contract of yodel.Codec. It runs concurrently, so that the
@@ -88,7 +91,7 @@ func codecRules(c yodel.Codec, opts *CodecOptions, samples []any) []rule {
 		x.equal = opts.Equal
 	}
 	if opts != nil {
-		x.changes = opts.Changes
+		x.changes, x.keeps = opts.Changes, opts.Keeps
 	}
 	return []rule{
 		{"the name is stable", "the name is how the other side finds the codec: it is not empty and never changes", x.checkName},
@@ -97,6 +100,7 @@ func codecRules(c yodel.Codec, opts *CodecOptions, samples []any) []rule {
 		{"append extends dst", "Append writes behind what dst holds, whether or not dst has room, and changes nothing before it", x.checkPrefix},
 		{"append keeps neither dst nor v", "the caller goes on to use dst and v: the codec must not write to them, read them or hand them out later", x.checkAppendKeepsNothing},
 		{"decode does not keep src", "src is reused when Decode returns: what the message keeps of it must be copied", x.checkDecodeKeepsNothing},
+		{"decode replaces what v held", "a caller may decode into a variable that it has used: what the variable held is not a part of the message", x.checkUsed},
 		{"decode takes the whole of src", "bytes behind the message are an error, or a corrupt frame passes for a good one", x.checkWhole},
 		{"wrong types are errors", "what a codec cannot encode or decode is an error that the caller is told, never a panic", x.checkWrongTypes},
 		{"values arrive as they were sent", "a message arrives as it was sent, or is an error: what a codec cannot carry it refuses, by the type in CheckType or by the value in Append, and what it changes is declared in CodecOptions.Changes", x.checkCatalogue},
@@ -115,6 +119,7 @@ type codecTrial struct {
 	equal   func(a, b any) bool
 	samples []any
 	changes map[string]string
+	keeps   func(message any) bool
 }
 
 // encode returns the encoding of sample, in newly allocated memory.

@@ -98,6 +98,7 @@ func TestCodecCatchesBrokenCodecs(t *testing.T) {
 		{"returns the message's memory", aliasingAppend(), bytesSamples(), "append keeps neither dst nor v"},
 		{"keeps src", aliasingDecode(), bytesSamples(), "decode does not keep src"},
 		{"writes to src", scribbling(), sampleMessages(), "decode does not keep src"},
+		{"merges", brokenCodec{decode: json.Unmarshal}, sampleMessages(), "decode replaces what v held"},
 		{"ignores what follows", brokenCodec{decode: func(src []byte, v any) error { return json.NewDecoder(bytes.NewReader(src)).Decode(v) }}, sampleMessages(), "decode takes the whole of src"},
 		{"encodes what it cannot", brokenCodec{append: appendAnything}, sampleMessages(), "wrong types are errors"},
 		{"decodes into nothing", brokenCodec{decode: decodeAnything}, sampleMessages(), "wrong types are errors"},

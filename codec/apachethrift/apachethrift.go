@@ -34,7 +34,8 @@
 // message: the message is its field for success.
 //
 // Decode leaves fields unchanged that the message does not have, as the generated methods do. So it
-// keeps the defaults of a struct that its generated constructor made. The server makes the structs
+// keeps the defaults of a struct that its generated constructor made. A struct that was used for
+// another reply keeps its fields too, so make a new one for each call. The server makes the structs
 // that a handler gets without that constructor.
 //
 // The codec checks the structure of a message, its depth of at most 64, and the announced sizes

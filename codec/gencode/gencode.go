@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/carries"
 	"github.com/yodel-rpc/yodel/internal/nesting"
 	"github.com/yodel-rpc/yodel/internal/panics"
 )
@@ -97,6 +98,7 @@ func (c codec) Decode(src []byte, v any) (err error) {
 			err = fmt.Errorf("gencode: decode %T: %w", v, panics.Recovered(p))
 		}
 	}()
+	carries.Clear(v)
 	// Without Clip, Unmarshal could slice src beyond its length and read other data behind it.
 	n, err := m.Unmarshal(slices.Clip(src))
 	if err != nil {

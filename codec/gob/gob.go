@@ -25,6 +25,7 @@ import (
 	"sync/atomic"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/carries"
 	"github.com/yodel-rpc/yodel/internal/gobwire"
 	"github.com/yodel-rpc/yodel/internal/nesting"
 	"github.com/yodel-rpc/yodel/internal/panics"
@@ -97,6 +98,7 @@ func (c *codec) Decode(src []byte, v any) (err error) {
 			err = fmt.Errorf("gob: decode %T: %w", v, panics.Recovered(p))
 		}
 	}()
+	carries.Clear(v)
 	return c.plan(base).decode(src, target)
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/carries"
 	"github.com/yodel-rpc/yodel/internal/panics"
 )
 
@@ -123,6 +124,7 @@ func (c *codec) Decode(src []byte, v any) (err error) {
 			return err
 		}
 	}
+	carries.Clear(v)
 	d, ok := c.decoders.Get().(*decoder)
 	if !ok {
 		d = new(decoder)

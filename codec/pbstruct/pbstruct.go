@@ -116,13 +116,13 @@ func (c *codec) Decode(src []byte, v any) error {
 	case target.Kind() != reflect.Pointer || target.IsNil():
 		return fmt.Errorf("pbstruct: cannot decode into %T, or it is nil", v)
 	}
+	target.Elem().SetZero()
 	for target.Kind() == reflect.Pointer {
 		if target.IsNil() {
 			target.Set(reflect.New(target.Type().Elem()))
 		}
 		target = target.Elem()
 	}
-	target.SetZero()
 	d := decoder{room: roomOf(len(src))}
 	if err := d.content(p.shape, target, src, 0); err != nil {
 		return fmt.Errorf("pbstruct: %w", err)

@@ -43,6 +43,7 @@ func (c codec) Decode(src []byte, v any) error {
 			return err
 		}
 	}
+	carries.Clear(v)
 	d := json.NewDecoder(bytes.NewReader(src))
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {

@@ -126,6 +126,7 @@ func (c *codec) Decode(src []byte, v any) error {
 	if err != nil {
 		return err
 	}
+	target.Elem().SetZero()
 	for target.Kind() == reflect.Pointer {
 		if target.IsNil() {
 			target.Set(reflect.New(target.Type().Elem()))

@@ -4,7 +4,9 @@ package everywhere
 
 import (
 	"context"
+	"fmt"
 	"reflect"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -66,14 +68,14 @@ func (e *echoing) serve(ctx context.Context, call *yodel.Call) error {
 	return nil
 }
 
-// Each wire carries the values that its codec carries, as requests and as replies, and changes and
-// refuses no other.
-func TestValuesOverEveryWire(t *testing.T) {
-	t.Parallel()
-	for name, w := range map[string]struct {
-		codec yodel.Codec
-		wire  yodel.Wire
-	}{
+// A valueWire is a wire and the codec of its calls. Wire is nil for yodel's own protocol.
+type valueWire struct {
+	codec yodel.Codec
+	wire  yodel.Wire
+}
+
+func valueWires() map[string]valueWire {
+	return map[string]valueWire{
 		"yodel, JSON": {yodel.JSON, nil}, "yodel, gob": {gob.Codec, nil}, "yodel, hessian2": {hessian2.Codec, nil},
 		"yodel, thrift": {thriftcodec.Codec, nil}, "yodel, pbstruct": {pbstruct.Codec, nil},
 		"JSON-RPC": {yodel.JSON, jsonrpc.Wire(yodel.JSON)}, "net rpc": {gob.Codec, netrpc.Wire(gob.Codec)},
@@ -82,27 +84,41 @@ func TestValuesOverEveryWire(t *testing.T) {
 		"gRPC-Web": {pbstruct.Codec, grpc.Web}, "gRPC, JSON": {yodel.JSON, grpc.Wire},
 		"Thrift": {thriftcodec.Codec, thrift.Wire(thriftcodec.Codec, &thrift.WireOptions{Service: "All"})},
 		"Dubbo":  {hessian2.Codec, dubbo.Wire(hessian2.Codec, &dubbo.WireOptions{Parameters: map[string]string{"All.Echo": "Ljava/lang/Object;"}})},
-	} {
+	}
+}
+
+// echo starts a server, and returns a codec that sends each message through a call over the wire.
+func (w valueWire) echo(t *testing.T) *echoing {
+	t.Helper()
+	s := yodel.NewServer(&yodel.ServerOptions{
+		Codecs: append(codecs(), pbstruct.Codec), Protocols: new(Trial).protocols(), Logger: silent,
+	})
+	e := &echoing{Codec: w.codec}
+	if err := s.HandleCall("All.Echo", e.serve); err != nil {
+		t.Fatal(err)
+	}
+	o, addr := &yodel.ClientOptions{Codec: w.codec, Logger: silent}, serve(t, s, nil)
+	if w.wire != nil {
+		o.Wires, addr = []yodel.Wire{w.wire}, w.wire.Name()+"://"+addr
+	}
+	c := yodel.NewClient(yodel.Static(addr), o)
+	t.Cleanup(c.Close)
+	e.call = func(in, out any) error {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		return c.Call(ctx, "All.Echo", in, out)
+	}
+	return e
+}
+
+// Each wire carries the values that its codec carries, as requests and as replies, and changes and
+// refuses no other.
+func TestValuesOverEveryWire(t *testing.T) {
+	t.Parallel()
+	for name, w := range valueWires() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := yodel.NewServer(&yodel.ServerOptions{
-				Codecs: append(codecs(), pbstruct.Codec), Protocols: new(Trial).protocols(), Logger: silent,
-			})
-			e := &echoing{Codec: w.codec}
-			if err := s.HandleCall("All.Echo", e.serve); err != nil {
-				t.Fatal(err)
-			}
-			o, addr := &yodel.ClientOptions{Codec: w.codec, Logger: silent}, serve(t, s, nil)
-			if w.wire != nil {
-				o.Wires, addr = []yodel.Wire{w.wire}, w.wire.Name()+"://"+addr
-			}
-			c := yodel.NewClient(yodel.Static(addr), o)
-			t.Cleanup(c.Close)
-			e.call = func(in, out any) error {
-				ctx, cancel := context.WithTimeout(t.Context(), patience)
-				defer cancel()
-				return c.Call(ctx, "All.Echo", in, out)
-			}
+			e := w.echo(t)
 			direct := yodeltest.ValueOutcomes(w.codec)
 			for i, o := range yodeltest.ValueOutcomes(e) {
 				if name == "JSON-RPC" && (strings.HasSuffix(o.Value, "the whole message") || o.Value == "embedded time.Time alone") {
@@ -115,3 +131,46 @@ func TestValuesOverEveryWire(t *testing.T) {
 		})
 	}
 }
+
+// A basket is a reply into a variable that is used again.
+type basket struct {
+	Name   string           `pb:"1" thrift:"1"`
+	Counts map[string]int64 `pb:"2" thrift:"2"`
+	Items  []basketItem     `pb:"3" thrift:"3"`
+	First  *basketItem      `pb:"4" thrift:"4"`
+}
+
+type basketItem struct {
+	Name  string `json:",omitempty" pb:"1" thrift:"1"`
+	Count int64  `json:",omitempty" pb:"2" thrift:"2"`
+}
+
+// A reply replaces all that the caller's variable held, over every wire.
+func TestAReplyReplacesOverEveryWire(t *testing.T) {
+	t.Parallel()
+	wires := valueWires()
+	wires["rpcx, protobuf"] = valueWire{pbstruct.Codec, rpcx.Wire(pbstruct.Codec)} // an empty message has no bytes
+	for name, w := range wires {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := w.echo(t)
+			e.sent = reflect.TypeFor[basket]()
+			used := &basket{}
+			for i, sent := range []*basket{
+				{"full", map[string]int64{"a": 1}, []basketItem{{"x", 1}, {"y", 2}}, &basketItem{"z", 3}},
+				{"other", map[string]int64{"b": 2}, []basketItem{{Name: "v"}}, &basketItem{Count: 4}},
+				{}, // absent fields only
+			} {
+				if err := e.call(sent, used); err != nil {
+					t.Fatalf("call %d: %v", i, err)
+				}
+				if got, want := fmt.Sprintf("%+v %+v", *used, used.First), fmt.Sprintf("%+v %+v", *sent, sent.First); stable(got) != stable(want) {
+					t.Errorf("call %d: got %s, want %s", i, got, want)
+				}
+			}
+		})
+	}
+}
+
+// stable removes the addresses from the text of a value.
+func stable(text string) string { return regexp.MustCompile("0x[0-9a-f]+").ReplaceAllString(text, "") }

@@ -75,3 +75,22 @@ func Sort(b []byte, start int, ends []int) {
 	slices.SortFunc(parts, bytes.Compare)
 	copy(b, bytes.Join(parts, nil))
 }
+
+// Clear sets the variable to which v points to its zero value, before a codec decodes a message
+// into it. If the variable is an interface that holds a pointer, Clear sets what that pointer
+// points to. It leaves all other values as they are: the codec refuses them.
+func Clear(v any) {
+	target := reflect.ValueOf(v)
+	for range 100 { // an interface may point to itself
+		if target.Kind() != reflect.Pointer || target.IsNil() {
+			return
+		}
+		variable := target.Elem()
+		if variable.Kind() == reflect.Interface && variable.Elem().Kind() == reflect.Pointer && !variable.Elem().IsNil() {
+			target = variable.Elem()
+			continue
+		}
+		variable.SetZero()
+		return
+	}
+}

@@ -14,6 +14,7 @@ func (ts *Types) Decode(b []byte, v any) error {
 	if target.Kind() != reflect.Pointer || target.IsNil() {
 		return fmt.Errorf("hessian: cannot decode into %T, or it is nil", v)
 	}
+	target.Elem().SetZero()
 	d := decoder{Reader: NewReader(b), types: ts}
 	d.into(target.Elem(), 0)
 	if d.err == nil && d.at != len(b) {

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"unicode/utf8"
 
+	"github.com/yodel-rpc/yodel/internal/carries"
 	"github.com/yodel-rpc/yodel/internal/nesting"
 )
 
@@ -100,11 +101,12 @@ func (e *encoder) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Decode decodes src into v as json.Unmarshal does, with the same errors.
+// Decode decodes src into a cleared v as json.Unmarshal does, with the same errors.
 func (c *Codec) Decode(src []byte, v any) error {
 	if err := c.nested.CheckTarget(v); err != nil {
 		return fmt.Errorf("json: %w", err)
 	}
+	carries.Clear(v)
 	if len(src) > maxKept { // a decoder would copy src and keep as much memory
 		return json.Unmarshal(src, v)
 	}

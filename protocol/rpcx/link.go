@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/carries"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
 )
@@ -224,7 +225,7 @@ func (l *link) metadata(h *head, call *yodel.Call) map[string]string {
 	return all
 }
 
-// decode decodes the payload of a reply. An empty payload leaves the caller's reply as it is.
+// decode decodes the payload of a reply. An empty payload is a zero reply.
 func (l *link) decode(ctx context.Context, r *reply, q *request, call *yodel.Call) error {
 	body := r.body
 	encoded, raw := call.Reply.(*yodel.Encoded)
@@ -232,6 +233,7 @@ func (l *link) decode(ctx context.Context, r *reply, q *request, call *yodel.Cal
 		encoded.Body, encoded.Several = nil, false
 	}
 	if len(body) == 0 || call.Reply == nil {
+		carries.Clear(call.Reply)
 		return nil
 	}
 	if r.serialize != q.head.serialize {
