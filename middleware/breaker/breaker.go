@@ -45,6 +45,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/middleware/internal/patience"
 )
 
 // Options changes when a breaker opens and closes. The zero value opens it when half of the calls
@@ -171,23 +172,30 @@ func Failed(err error) bool {
 	}
 }
 
+// unmeasured is the beginning of a call that is not measured.
+const unmeasured time.Duration = -1
+
 // handler lets calls through c and records their outcomes. With a closed breaker, a call that
-// succeeds costs three atomic loads and an addition, or two with a window. Few calls are measured:
-// see times. The others read no clock and take no lock.
+// succeeds costs three atomic loads and a random number, and one addition with a window. Few calls
+// are measured: see patience.Times. The others read no clock and take no lock.
 func handler(p *Options, c *circuit, next yodel.Handler) yodel.Handler {
 	return func(ctx context.Context, call *yodel.Call) error {
 		word := c.word.Load()
 		if word&stateMask != closed || call.OneWay || p.Slow > 0 || builtIn(call.Method) {
 			return c.unusual(ctx, p, call, next)
 		}
-		began := c.times.begin(c)
+		began := unmeasured
+		if c.times.Measure() {
+			began = c.clock()
+		}
 		err := next(ctx, call)
 		if err != nil {
 			c.ended(p, word, c.outcome(ctx, p, call, began, err, false), err)
 			return err
 		}
 		if began != unmeasured {
-			c.times.succeeded(c, call.Method, began)
+			now := c.clock()
+			c.times.Succeeded(call.Method, now, now-began)
 		}
 		c.succeeded(p)
 		return nil
@@ -212,9 +220,10 @@ func (c *circuit) unusual(ctx context.Context, p *Options, call *yodel.Call, nex
 	}
 	began := c.clock()
 	err = next(ctx, call)
-	slow := p.Slow > 0 && !call.Streams() && c.clock()-began >= p.Slow
-	if err == nil {
-		c.times.succeeded(c, call.Method, began)
+	now := c.clock()
+	slow := p.Slow > 0 && !call.Streams() && now-began >= p.Slow
+	if err == nil && c.times.Measure() {
+		c.times.Succeeded(call.Method, now, now-began)
 	}
 	if err == nil && !slow && word&stateMask == closed {
 		c.succeeded(p)
@@ -232,6 +241,19 @@ const (
 	bad
 	neither
 )
+
+// impatient reports whether a call failed because its caller gave the server less time than the
+// method usually takes.
+func (c *circuit) impatient(ctx context.Context, call *yodel.Call, began time.Duration, err error) bool {
+	if !patience.AtDeadline(ctx, call, err) {
+		return false
+	}
+	now, took := c.clock(), unmeasured
+	if began != unmeasured {
+		took = now - began
+	}
+	return c.times.Impatient(call.Method, now, took)
+}
 
 func (c *circuit) outcome(ctx context.Context, p *Options, call *yodel.Call, began time.Duration, err error, slow bool) outcome {
 	switch {

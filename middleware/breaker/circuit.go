@@ -10,6 +10,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/middleware/internal/aside"
+	"github.com/yodel-rpc/yodel/middleware/internal/patience"
 	"github.com/yodel-rpc/yodel/middleware/internal/spell"
 )
 
@@ -25,7 +26,7 @@ type circuit struct {
 	word  atomic.Uint64
 	row   atomic.Int64 // failures in a row
 	goods atomic.Int64 // successes that the window does not include yet
-	times times
+	times patience.Times
 
 	mu     sync.Mutex
 	window window

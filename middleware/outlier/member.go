@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/middleware/internal/patience"
 )
 
 // A member is one of a client's endpoints. Its calls update the counters, and the next sweep takes
@@ -24,6 +25,7 @@ type member struct {
 	mask  atomic.Uint32         // one of mask+1 calls is measured
 	phase atomic.Int32
 	row   atomic.Int32 // failures in a row
+	usual patience.Times
 
 	_        [64]byte // the following fields change with each call
 	begun    atomic.Int64
@@ -74,7 +76,7 @@ func (m *member) measure(ctx context.Context, p *Options, call *yodel.Call, next
 	began := m.clock()
 	err = errGone
 	defer func() { // deferred, because a codec may panic
-		m.end(p, f, m.clock()-began, err)
+		m.end(ctx, p, f, call, began, err)
 		if epoch == m.epoch.Load() {
 			m.ended.Add(1)
 		}
@@ -85,13 +87,18 @@ func (m *member) measure(ctx context.Context, p *Options, call *yodel.Call, next
 	return next(ctx, call)
 }
 
-// end counts the outcome of a call that took the given time.
-func (m *member) end(p *Options, f *fleet, took time.Duration, err error) {
+// end counts the outcome of a call that began at the given time.
+func (m *member) end(ctx context.Context, p *Options, f *fleet, call *yodel.Call, began time.Duration, err error) {
+	now := m.clock()
+	took := now - began
 	if err == nil {
 		if m.row.Load() != 0 {
 			m.row.Store(0)
 		}
 		m.times.Add(timesOne | logOf(took))
+		if m.usual.Measure() {
+			m.usual.Succeeded(call.Method, now, took)
+		}
 		if int64(took) > f.slow.Load() {
 			m.slow.Add(1)
 		}
@@ -102,10 +109,11 @@ func (m *member) end(p *Options, f *fleet, took time.Duration, err error) {
 	case errors.Is(err, errGone):
 	// A call that was not processed before its deadline has waited for a connection.
 	case code == yodel.Canceled, code == yodel.DeadlineExceeded && yodel.NotProcessed(err):
-		if int64(took) > f.usual.Load() {
+		if int64(took) > f.usual.Load() && !m.usual.Impatient(call.Method, now, took) {
 			m.late.Add(1)
 		}
 	case own(err):
+	case patience.AtDeadline(ctx, call, err) && m.usual.Impatient(call.Method, now, took):
 	case p.Failure(err):
 		m.failed.Add(1)
 		m.count(p, f, err)
@@ -115,8 +123,17 @@ func (m *member) end(p *Options, f *fleet, took time.Duration, err error) {
 	}
 }
 
+// impatient reports whether a call ended before good answers of its method usually come.
+func (m *member) impatient(call *yodel.Call, began time.Duration) bool {
+	now, took := m.clock(), unmeasured
+	if began != unmeasured {
+		took = now - began
+	}
+	return m.usual.Impatient(call.Method, now, took)
+}
+
 // unmeasured handles the end of a call that is not measured. Only failures in a row count.
-func (m *member) unmeasured(p *Options, call *yodel.Call, err error) {
+func (m *member) unmeasured(ctx context.Context, p *Options, call *yodel.Call, began time.Duration, err error) {
 	if call.OneWay || strings.HasPrefix(call.Method, "yodel.") {
 		return
 	}
@@ -124,6 +141,7 @@ func (m *member) unmeasured(p *Options, call *yodel.Call, err error) {
 	case err == nil:
 		m.row.Store(0)
 	case yodel.CodeOf(err) == yodel.Canceled || own(err):
+	case patience.AtDeadline(ctx, call, err) && m.impatient(call, began):
 	case p.Failure(err):
 		f := m.fleet.Load()
 		if f == nil || !f.running.Load() {

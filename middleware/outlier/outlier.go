@@ -15,6 +15,7 @@
 //
 //	failed   Unavailable, DeadlineExceeded, Internal, DataLoss, Unknown, Unimplemented and ResourceExhausted, unless Options.Failure says otherwise (see
 //	         Failed). The last three may have causes other than the server, but then the other servers return them as often
+//	         A call that ran into its caller's deadline before good answers of its method usually come (or 100 ms, before the first one) counts neither way
 //	slow     a good answer that took three times as long as usual, and 10 ms more. Usual is the median of the endpoints' (geometric) mean times
 //	late     the caller gave up (Canceled) after it had waited longer than usual. A hedge cancels the slower attempt in this way
 //	overdue  a call without an answer for as long as makes a call slow: the server hangs, or the network drops everything. Up to twice as many of these
@@ -100,9 +101,17 @@ func Eject(o *Options) yodel.EndpointMiddleware {
 		m := memberOf(ep)
 		return func(ctx context.Context, call *yodel.Call) error {
 			if mask := m.mask.Load(); mask != 0 && rand.Uint32()&mask != 0 || !measured(call) {
+				began := unmeasured
+				if m.usual.Measure() {
+					began = m.clock()
+				}
 				err := next(ctx, call)
+				if err == nil && began != unmeasured {
+					now := m.clock()
+					m.usual.Succeeded(call.Method, now, now-began)
+				}
 				if err != nil || m.row.Load() != 0 {
-					m.unmeasured(p, call, err)
+					m.unmeasured(ctx, p, call, began, err)
 				}
 				return err
 			}
@@ -181,6 +190,9 @@ func own(err error) bool {
 	e, ok := errors.AsType[*yodel.Error](err)
 	return ok && e.NotProcessed && (e.OfClient() || e.AboutConnection() || e.Stale())
 }
+
+// unmeasured is the beginning of a call that is not measured.
+const unmeasured time.Duration = -1
 
 // measured reports whether a call should end soon, so that its duration counts.
 func measured(call *yodel.Call) bool {
