@@ -112,7 +112,7 @@ func TestRefusedAsynchronousCallsGoElsewhere(t *testing.T) {
 	c := newClient(t, nil, addrs...)
 	must(t, c.Ready(t.Context()))
 	until(t, "both servers are connected", func() bool {
-		return !slices.ContainsFunc(c.Endpoints(), func(ep *yodel.Endpoint) bool { return !ep.Ready() })
+		return !slices.ContainsFunc(c.Endpoints(), func(ep *yodel.Endpoint) bool { return !ep.Connected() })
 	})
 	for range 4 { // each server is the first choice of some
 		if reply, err := Mul.Call(t.Context(), c, &Args{2, 3}); err != nil || reply.C != 6 {

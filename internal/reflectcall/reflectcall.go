@@ -135,13 +135,13 @@ var contextualType = reflect.TypeFor[interface{ Context() context.Context }]()
 
 // ofThrift reports whether t is a struct that Apache Thrift's compiler generated.
 func ofThrift(t reflect.Type) bool {
-	for _, name := range [...]string{"Read", "Write"} {
-		m, ok := t.MethodByName(name)
-		if !ok || t.Kind() != reflect.Pointer || m.Type.NumIn() != 3 || m.Type.In(1) != contextType || m.Type.In(2).Name() != "TProtocol" {
-			return false
-		}
-	}
-	return true
+	read, reads := t.MethodByName("Read") // a name that is computed makes the linker keep all methods
+	write, writes := t.MethodByName("Write")
+	return t.Kind() == reflect.Pointer && reads && writes && takesProtocol(read.Type) && takesProtocol(write.Type)
+}
+
+func takesProtocol(method reflect.Type) bool {
+	return method.NumIn() == 3 && method.In(1) == contextType && method.In(2).Name() == "TProtocol"
 }
 
 // isContext reports whether t is a context, a pointer to one, or a type that is also one.
