@@ -140,7 +140,7 @@ func (c *Client) attemptLink(ctx context.Context, call *Call, d *dialledConn, ep
 	if b == nil {
 		return tooLongName(call)
 	}
-	if err := unsendable(call, b); err != nil {
+	if err := unsendable(call, b, nil); err != nil {
 		return err
 	}
 	if call.IdempotencyKey != "" {

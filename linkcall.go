@@ -33,6 +33,9 @@ func (c *Call) Kind() string {
 // them.
 func (c *Call) AppendArgs(dst []byte) (args []byte, compressed bool, err error) {
 	b := c.out.from.binding(c)
+	if err := unsendable(c, b, b.codec); err != nil {
+		return dst, false, err
+	}
 	body, err := appendBody(nil, b.codec, c.Args)
 	if err != nil {
 		return dst, false, c.unencoded(b.codec, err)

@@ -162,7 +162,7 @@ func (p *Peer) pushed(ctx context.Context, call *Call) (err error) {
 	if b == nil {
 		return tooLongName(call)
 	}
-	if e := unsendable(call, b); e != nil {
+	if e := unsendable(call, b, b.codec); e != nil {
 		return e
 	}
 	call.Attempt++

@@ -236,7 +236,7 @@ func (q *requester) encode(o *outgoing, call *Call) error {
 	if _, whatever := call.Reply.(*Encoded); call.Reply != nil && !whatever && several(call.Reply) != b.Positional {
 		return refusal("YDL2005", "%s: arguments and reply are both yodel.Values, or neither is", call.Method)
 	}
-	if err := unsendable(call, b); err != nil {
+	if err := unsendable(call, b, b.codec); err != nil {
 		return err
 	}
 	body, as := encoded(b.codec, call.Args)
@@ -274,9 +274,9 @@ func tooLongName(call *Call) *Error {
 }
 
 // unsendable returns an error if the arguments or the reply of a call are unusable. The server
-// would receive a nil pointer as zero values. If Reply is not a pointer, the reply cannot be
-// decoded, and the caller would learn that only after the method has been executed.
-func unsendable(call *Call, b *binding) *Error {
+// would receive a nil pointer as zero values. If codec cannot decode into Reply, the caller would
+// learn that only after the method has been executed. Codec is nil if the link may have its own.
+func unsendable(call *Call, b *binding, codec Codec) *Error {
 	if iface.IsNil(call.Args) && call.Args != nil {
 		if v := reflect.ValueOf(call.Args); v.Kind() == reflect.Pointer && !reflectcall.HasNoContent(v.Type().Elem()) && (b.Kind == wire.Unary || b.Kind == wire.Feed) {
 			return refusal("YDL2103", "%s: the request is a nil %T", call.Method, call.Args)
@@ -298,18 +298,16 @@ func unsendable(call *Call, b *binding) *Error {
 			}
 			return refusal("YDL2102", "%s: %s cannot be decoded into %s: give a pointer to it", call.Method, what, kindOfReply(reply))
 		}
-		if _, whatever := reply.(*Encoded); whatever {
-			continue
-		}
-		if err := carries.Check(b.codec, reflect.TypeOf(reply)); err != nil {
-			return refusal("YDL2102", "%s: the reply cannot be decoded: %v (codec %s)", call.Method, err, b.codec.Name())
+		_, whatever := reply.(*Encoded)
+		if err := carries.Check(codec, reflect.TypeOf(reply)); err != nil && !whatever {
+			return refusal("YDL2102", "%s: the reply cannot be decoded: %v (codec %s)", call.Method, err, codec.Name())
 		}
 	}
 	if s := call.stream; s != nil {
 		if err := carries.Check(b.codec, s.in, s.out); err != nil {
 			return refusal("YDL2103", "%s: %v (codec %s)", call.Method, err, b.codec.Name())
 		}
-	} else if !several {
+	} else if !several && codec != nil {
 		b.reply.Store(as)
 	}
 	return nil
