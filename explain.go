@@ -207,7 +207,7 @@ func (q *requester) explainAt(ctx context.Context, call *Call, where string, err
 	e, said := errors.AsType[*Error](err)
 	switch {
 	case said && !ofTransport(err):
-		return e
+		return causedAtEnd(ctx, e)
 	case said: // an Error of the transport, which cannot name the call
 		own := *e
 		e = &own
@@ -233,7 +233,7 @@ func caused(ctx context.Context, code Code, err error) error {
 	return err
 }
 
-// causedAtEnd is caused for the error with which a call ends.
+// causedAtEnd is caused for an error that a server or the end of a call has made.
 func causedAtEnd(ctx context.Context, err error) error {
 	if e, ok := err.(*Error); ok { //nolint:errorlint // a wrapped error is the wrapper's
 		final := *e
