@@ -23,6 +23,7 @@ import (
 	"github.com/yodel-rpc/yodel/codec/protobuf"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/internal/await"
+	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/protocol/rpcx"
 	yodeltls "github.com/yodel-rpc/yodel/transport/tls"
 	"github.com/yodel-rpc/yodel/transport/unix"
@@ -140,8 +141,9 @@ func TestYodelClientAuth(t *testing.T) {
 		}
 		return nil
 	}
-	c := calling(t, s.addr, yodel.ClientOptions{})
-	for i, token := range []string{"good", "bad", "good", "bad", "good"} { // a new connection after each "bad"
+	// The server closes the connection after each "bad", when the next call may be on its way.
+	c := calling(t, s.addr, yodel.ClientOptions{Middleware: []yodel.Middleware{retry.Times(3)}})
+	for i, token := range []string{"good", "bad", "good", "bad", "good"} {
 		var reply Reply
 		err := c.Do(within(t), &yodel.Call{Method: "Arith.Mul", Args: &Args{2, 3}, Reply: &reply, Metadata: yodel.Metadata{"authorization": token}, Idempotent: true})
 		if bad := err != nil && strings.Contains(err.Error(), "invalid token"); bad != (token == "bad") || token == "good" && (err != nil || reply.C != 6) {
