@@ -215,7 +215,7 @@ var differences = []difference{
 			return gateway.status == 500 && ours.status == 400 && strings.Contains(gateway.says, "required field")
 		}},
 	{row: [4]string{
-		"a member twice that is no field, in an object of the body",
+		"an object of the body that has the same unknown member twice",
 		"ignored",
 		"refused",
 		"the same as for fields",

@@ -64,9 +64,8 @@ var internalNames = []size{
 	internal("internal/wire", 84),              // the frames of the native protocol
 	internal("protocol/internal/httpwire", 44), // the headers and statuses of four protocols
 	internal("protocol/internal/jsonrpc", 12),
-	internal("protocol/internal/metakeys", 6), // what becomes of metadata that a protocol cannot carry
 	internal("protocol/internal/pipelined", 12),
-	internal("protocol/internal/rpcxwire", 27), // the frames of a protocol
+	internal("protocol/internal/rpcxwire", 24), // the frames of a protocol
 	internal("registry/internal/dubborecord", 13),
 }
 

@@ -46,7 +46,7 @@ func fieldsOf(t reflect.Type, within []reflect.Type) (fields map[string]string, 
 		for name, at := range added {
 			if other, taken := fields[name]; taken {
 				return nil, fmt.Errorf(
-					"the fields %s and %s have the same name %q in JSON, so that one would be left out: give one of them another name with the tag json",
+					"the fields %s and %s have the same name %q in JSON, which leaves out one of them: give one another name with the tag json",
 					other, at, name)
 			}
 			if fields[name] = f.Name; at != f.Name {

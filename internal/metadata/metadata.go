@@ -73,8 +73,8 @@ func Append(dst []byte, md map[string]string) []byte {
 	return dst
 }
 
-// Encode encodes md. It leaves out the pairs that exceed the limits, in the order of their keys,
-// and calls leave for each of them with the reason.
+// Encode encodes the pairs of md in the order of their keys. It leaves out a pair that exceeds the
+// limits, and calls leave with the key of the pair and the reason.
 func (l Limits) Encode(md map[string]string, leave func(key, why string)) []byte {
 	if md == nil {
 		return nil

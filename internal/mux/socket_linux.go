@@ -37,7 +37,7 @@ func HungUp(nc net.Conn) (gone bool) {
 }
 
 // socketBelow returns the socket under nc, which may be a wrapper such as a TLS connection. It
-// returns nil if there is no socket, or if it is below more than seven wrappers.
+// looks through at most seven wrappers, and returns nil if it finds no socket.
 func socketBelow(nc net.Conn) syscall.RawConn {
 	for range 8 { // because a wrapper could wrap itself
 		if socket := socketOf(nc); socket != nil {

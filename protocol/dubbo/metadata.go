@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/httpkeys"
 	"github.com/yodel-rpc/yodel/protocol/internal/metakeys"
 )
 
@@ -38,9 +39,6 @@ const (
 	keyTenant       = "yodel-tenant"
 	keyKey          = "yodel-key"
 	keyExplain      = "yodel-explain" // "1"
-	keyIdempotency  = "idempotency-key"
-	keyTraceParent  = "traceparent"
-	keyTraceState   = "tracestate"
 	mostMillisecond = math.MaxInt64 / int64(time.Millisecond)
 )
 
@@ -94,13 +92,7 @@ func describe(call *yodel.Call, attachments any, now time.Time, limits yodel.Lim
 		}
 		call.Metadata[key] = value
 	}
-	if parent := metakeys.Find(call.Metadata, keyTraceParent); parent != "" {
-		call.Trace = parent
-		if state := metakeys.Find(call.Metadata, keyTraceState); state != "" {
-			call.Trace += " " + state
-		}
-	}
-	call.IdempotencyKey = metakeys.Find(call.Metadata, keyIdempotency)
+	httpkeys.Read(call)
 	return nil
 }
 
@@ -186,9 +178,9 @@ func requestPairs(ctx context.Context, call *yodel.Call, in yodel.Instance, limi
 	set(keyInterface, service)
 	set(keyVersion, in.Version)
 	set(keyGroup, in.Group)
-	set(keyIdempotency, call.IdempotencyKey)
-	set(keyTraceParent, parent)
-	set(keyTraceState, state)
+	set(httpkeys.Idempotency, call.IdempotencyKey)
+	set(httpkeys.TraceParent, parent)
+	set(httpkeys.TraceState, state)
 	set(keyTimeout, timeLeft(ctx, call))
 	set(keyAttempt, decimal(max(call.Attempt-1, 0))) // Attempt counts the attempt that is being sent
 	set(keyBudget, decimal(call.Budget))

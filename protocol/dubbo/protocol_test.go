@@ -19,6 +19,7 @@ import (
 	codec "github.com/yodel-rpc/yodel/codec/hessian2"
 	"github.com/yodel-rpc/yodel/conformance/refusing"
 	"github.com/yodel-rpc/yodel/internal/hessian"
+	"github.com/yodel-rpc/yodel/protocol/internal/httpkeys"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -449,7 +450,7 @@ func FuzzMatch(f *testing.F) {
 // The names, the attachments and the exceptions of any bytes are read or refused.
 func FuzzValues(f *testing.F) {
 	f.Add(requestOf(1, twoWay, "add", "II", []byte("\x91\x92"), noAttachments)[headSize:])
-	f.Add(hessian.AppendPairs(nil, [2]string{keyTimeout, "5"}, [2]string{keyTraceParent, "x"}, [2]string{keyCriticality, "-1"}))
+	f.Add(hessian.AppendPairs(nil, [2]string{keyTimeout, "5"}, [2]string{httpkeys.TraceParent, "x"}, [2]string{keyCriticality, "-1"}))
 	f.Add(unhex(f, "94 43 01 41 91 0d 64657461696c4d657373616765 60 01 78 48 5a"))
 	limits := yodel.Limits{MaxMetadata: 1 << 10, MaxPairs: 10}
 	l := &link{wire: &wire{codec: codec.Codec}, limits: limits, addr: "the server"}

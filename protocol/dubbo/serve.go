@@ -106,7 +106,7 @@ func (c *conn) echo(h head, n *names) error {
 	defer done()
 	switch err = values.Skip(); {
 	case errors.Is(err, hessian.ErrMemory):
-		c.refuse(h, statusExhausted, new(pipelined.RefusedError).Refusal("$echo").Message)
+		c.refuse(h, statusExhausted, pipelined.NoMemoryForRequest("$echo").Message)
 		return nil
 	case err != nil:
 		c.refuse(h, statusBadRequest, err.Error())
@@ -197,7 +197,7 @@ func (c *call) reserve() *yodel.Error {
 }
 
 func (c *call) noMemory() *yodel.Error {
-	return new(pipelined.RefusedError).Refusal(c.Call().Method)
+	return pipelined.NoMemoryForRequest(c.Call().Method)
 }
 
 // copyRoom is how large the arguments of a request of n bytes may be when each has its own copy of

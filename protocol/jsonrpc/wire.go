@@ -257,7 +257,7 @@ func (l *link) next() error {
 		if number == 0 {
 			return err
 		}
-		e := pipelined.NoMemory(l.addr)
+		e := pipelined.NoMemoryForReply(l.addr)
 		if !large.Memory {
 			e = &yodel.Error{
 				Code: yodel.ResourceExhausted, ID: "YDL2202",

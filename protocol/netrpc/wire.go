@@ -260,7 +260,7 @@ func (l *link) next() error {
 	default:
 		r.body, err = l.frames.body(v)
 		if refused, ok := errors.AsType[*pipelined.RefusedError](err); ok {
-			l.Deliver(header.Seq, reply{err: pipelined.NoMemory(l.addr)}, 0)
+			l.Deliver(header.Seq, reply{err: pipelined.NoMemoryForReply(l.addr)}, 0)
 			return l.frames.skip(value{size: refused.Left})
 		}
 	}

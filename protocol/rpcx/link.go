@@ -302,7 +302,7 @@ func (l *link) next() error {
 	default:
 		r.body, err = pipelined.ReadBody(nil, l.frames.Reader, h.payload, l.memory)
 		if refused, ok := errors.AsType[*pipelined.RefusedError](err); ok {
-			r.err = pipelined.NoMemory(l.addr)
+			r.err = pipelined.NoMemoryForReply(l.addr)
 			l.Deliver(h.seq+1, r, 0)
 			return l.frames.skip(refused.Left)
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/httpkeys"
 	"github.com/yodel-rpc/yodel/protocol/internal/metakeys"
 	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
 )
@@ -52,7 +53,7 @@ func requestMetadata(ctx context.Context, call *yodel.Call, limits yodel.Limits)
 		n++
 	}
 	parent, state, _ := strings.Cut(call.Trace, " ")
-	for _, own := range []struct{ key, value string }{{rpcxwire.KeyIdempotency, call.IdempotencyKey}, {rpcxwire.KeyTraceParent, parent}, {rpcxwire.KeyTraceState, state}} {
+	for _, own := range []struct{ key, value string }{{httpkeys.Idempotency, call.IdempotencyKey}, {httpkeys.TraceParent, parent}, {httpkeys.TraceState, state}} {
 		if _, is := call.Metadata[own.key]; !is {
 			set(own.key, own.value)
 		}

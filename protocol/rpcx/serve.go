@@ -71,7 +71,7 @@ func (c *conn) call(h *head) error {
 	}
 	var e *yodel.Error
 	if !c.session.Reserve(cost) {
-		cost, e = 0, new(pipelined.RefusedError).Refusal(v.Call().Method)
+		cost, e = 0, pipelined.NoMemoryForRequest(v.Call().Method)
 	} else if e = c.describe(h, v); e != nil { // the hook Connect, which Admit calls, may refuse the connection
 		e = cmp.Or(v.Admit(0, true), e)
 	}

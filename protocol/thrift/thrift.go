@@ -281,7 +281,7 @@ func (c *conn) next() error {
 	case errors.Is(fault, thriftwire.ErrTooLarge):
 		size = c.limits.MaxMessage + 1 // Admit refuses it
 	case fault != nil:
-		call.refuse(new(pipelined.RefusedError).Refusal(call.Call().Method))
+		call.refuse(pipelined.NoMemoryForRequest(call.Call().Method))
 		return nil
 	}
 	if e := call.Admit(size, true); e != nil {

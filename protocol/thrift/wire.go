@@ -355,7 +355,7 @@ func (l *link) read() (h thriftwire.Header, r reply, err error) {
 			return h, r, unexpected(err)
 		}
 		if r.kind = h.Type; errors.Is(source.Fault(), thriftwire.ErrMemory) {
-			r.err = pipelined.NoMemory(l.addr)
+			r.err = pipelined.NoMemoryForReply(l.addr)
 		} else if source.Fault() != nil {
 			r.err = l.tooLarge(h.Name, fmt.Sprintf("more than %d", l.limits.MaxMessage))
 		} else {
@@ -377,7 +377,7 @@ func (l *link) read() (h thriftwire.Header, r reply, err error) {
 		_, err = io.Copy(io.Discard, frame)
 	} else if r.body, err = pipelined.ReadBody(nil, frame, int(frame.N), l.memory); err != nil {
 		if _, ok := errors.AsType[*pipelined.RefusedError](err); ok {
-			r.err, r.rest, err = pipelined.NoMemory(l.addr), frame, nil
+			r.err, r.rest, err = pipelined.NoMemoryForReply(l.addr), frame, nil
 		}
 	}
 	r.held = cap(r.body)

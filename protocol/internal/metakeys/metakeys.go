@@ -2,7 +2,7 @@
 
 // Package metakeys decides what becomes of metadata that a protocol cannot carry. A reply is sent
 // without it, because the method was executed, and the server counts and logs that. A request is
-// refused before it is sent. It also finds keys that callers write in another case.
+// refused before it is sent.
 package metakeys
 
 import (
@@ -13,23 +13,6 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 )
-
-// Find returns the value of a key whose name has a meaning over HTTP too. Over HTTP, case does not
-// matter, so a caller may write Idempotency-Key. The key as it is goes first. Other spellings of it
-// remain metadata.
-func Find(md map[string]string, key string) string {
-	value, exact := md[key]
-	if exact {
-		return value
-	}
-	found := ""
-	for other, its := range md {
-		if len(other) == len(key) && (found == "" || other < found) && strings.EqualFold(other, key) {
-			found, value = other, its
-		}
-	}
-	return value
-}
 
 // Reserved reports whether a key has the prefix of the keys under which the fields of a call and of
 // an error travel. The keys that middleware of this repository sets for callers and servers travel

@@ -23,8 +23,8 @@ type RefusedError struct{ Left int }
 
 func (*RefusedError) Error() string { return "there is no memory for it" }
 
-// Refusal returns the error of a request of a method for which a server has no memory.
-func (*RefusedError) Refusal(method string) *yodel.Error {
+// NoMemoryForRequest returns the error of a request of a method for which a server has no memory.
+func NoMemoryForRequest(method string) *yodel.Error {
 	return &yodel.Error{
 		Code: yodel.ResourceExhausted, ID: "YDL3007", NotProcessed: true,
 		Message: method + ": the server has no memory left for what its peers make it hold",
@@ -83,7 +83,7 @@ func Receive(call *yodel.Served, s *yodel.Session, prefix []byte, from io.Reader
 	body, err = ReadBody(prefix, from, n, s)
 	call.Reserved = cap(body)
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
-		return nil, refused.Left, refused.Refusal(call.Call().Method), nil
+		return nil, refused.Left, NoMemoryForRequest(call.Call().Method), nil
 	} else if err != nil {
 		return nil, 0, nil, err
 	}
@@ -107,9 +107,9 @@ func (Uncounted) Reserve(int) bool { return true }
 // Release implements Memory.
 func (Uncounted) Release(int) {}
 
-// NoMemory returns the error of a call whose reply was discarded, because the client has no memory
-// for it.
-func NoMemory(addr string) *yodel.Error {
+// NoMemoryForReply returns the error of a call whose reply was discarded, because the client has no
+// memory for it.
+func NoMemoryForReply(addr string) *yodel.Error {
 	return &yodel.Error{
 		Code: yodel.ResourceExhausted, ID: "YDL3007",
 		Message: fmt.Sprintf("this client has no memory left for the reply from %s; the method was executed", addr),

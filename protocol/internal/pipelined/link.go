@@ -32,18 +32,18 @@ type Link[R any] struct {
 	queued  chan struct{} // capacity 1: has an element when queue is not empty
 
 	mu       sync.Mutex
-	number   uint64                 // of the last request
-	pending  map[uint64]*Pending[R] // calls that wait for a reply
-	queue    []byte                 // requests to be written
-	writing  bool                   // whether write is writing a part of the queue
-	written  chan struct{}          // closed and replaced after each write
-	closed   bool                   // whether closing is closed
-	whenIdle bool                   // whether the connection ends when no call is pending
+	number   uint64                     // of the last request
+	pending  map[uint64]*pendingCall[R] // calls that wait for a reply
+	queue    []byte                     // requests to be written
+	writing  bool                       // whether write is writing a part of the queue
+	written  chan struct{}              // closed and replaced after each write
+	closed   bool                       // whether closing is closed
+	whenIdle bool                       // whether the connection ends when no call is pending
 	err      error
 }
 
-// A Pending is a call that waits for its reply.
-type Pending[R any] struct {
+// A pendingCall is a call that waits for its reply.
+type pendingCall[R any] struct {
 	number uint64
 	reply  chan R // capacity 1; closed if the connection is lost
 	held   int    // bytes that Memory counts for the reply; valid once reply has it
@@ -54,7 +54,7 @@ var errClosed = errors.New("the connection was closed")
 // NewLink returns a Link that owns conn. Memory counts the replies. Start must be called next.
 func NewLink[R any](conn net.Conn, limits yodel.Limits, memory Memory) *Link[R] {
 	return &Link[R]{
-		conn: conn, limits: limits, memory: memory, pending: make(map[uint64]*Pending[R]), closing: make(chan struct{}), lost: make(chan struct{}),
+		conn: conn, limits: limits, memory: memory, pending: make(map[uint64]*pendingCall[R]), closing: make(chan struct{}), lost: make(chan struct{}),
 		done: make(chan struct{}), queued: make(chan struct{}, 1), written: make(chan struct{}),
 	}
 }
@@ -133,7 +133,7 @@ func (l *Link[R]) closeLocked(err error) {
 // error of encode, or an error that says that the request was not sent. Otherwise the caller waits
 // for the reply with Await, unless expect is false. Send waits while the queue is too long, until
 // ctx ends or the link refuses further calls.
-func (l *Link[R]) Send(ctx context.Context, expect bool, encode func(number uint64) ([]byte, error)) (*Pending[R], error) {
+func (l *Link[R]) Send(ctx context.Context, expect bool, encode func(number uint64) ([]byte, error)) (*pendingCall[R], error) {
 	if err := l.room(ctx); err != nil {
 		return nil, err
 	}
@@ -148,9 +148,9 @@ func (l *Link[R]) Send(ctx context.Context, expect bool, encode func(number uint
 		_ = l.enqueue(nil, b) // the next call gets the error
 		return nil, err
 	}
-	var p *Pending[R]
+	var p *pendingCall[R]
 	if expect {
-		p = &Pending[R]{number: number, reply: make(chan R, 1)}
+		p = &pendingCall[R]{number: number, reply: make(chan R, 1)}
 	}
 	return p, l.enqueue(p, b)
 }
@@ -177,7 +177,7 @@ func (l *Link[R]) room(ctx context.Context) error {
 }
 
 // enqueue queues a request, and registers p for its reply if p is not nil.
-func (l *Link[R]) enqueue(p *Pending[R], b []byte) error {
+func (l *Link[R]) enqueue(p *pendingCall[R], b []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -202,7 +202,7 @@ func Unsent(why error) error {
 // Await waits for the reply of a call and passes it to take. It returns the error of take. When
 // take has returned, the reply does not count any more. Await returns the cause of ctx if ctx ends
 // before the reply arrives, and the error of the connection if that ends.
-func (l *Link[R]) Await(ctx context.Context, p *Pending[R], take func(R) error) error {
+func (l *Link[R]) Await(ctx context.Context, p *pendingCall[R], take func(R) error) error {
 	select {
 	case reply, ok := <-p.reply:
 		return l.take(p, reply, ok, take)
@@ -215,7 +215,7 @@ func (l *Link[R]) Await(ctx context.Context, p *Pending[R], take func(R) error) 
 	return context.Cause(ctx)
 }
 
-func (l *Link[R]) take(p *Pending[R], reply R, ok bool, take func(R) error) error {
+func (l *Link[R]) take(p *pendingCall[R], reply R, ok bool, take func(R) error) error {
 	if !ok {
 		return fmt.Errorf("the connection was lost: %w", l.Err())
 	}
@@ -246,7 +246,7 @@ func (l *Link[R]) Deliver(number uint64, reply R, held int) {
 
 // forget removes and returns a call that gets its reply, or whose caller has stopped waiting. It
 // returns nil if the call was removed before.
-func (l *Link[R]) forget(number uint64) *Pending[R] {
+func (l *Link[R]) forget(number uint64) *pendingCall[R] {
 	l.mu.Lock()
 	p := l.pending[number]
 	delete(l.pending, number)

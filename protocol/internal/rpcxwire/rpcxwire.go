@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/httpkeys"
 	"github.com/yodel-rpc/yodel/protocol/internal/metakeys"
 )
 
@@ -41,9 +42,6 @@ const (
 	KeyTenant       = "yodel-tenant"
 	KeyKey          = "yodel-key"
 	KeyExplain      = "yodel-explain" // "1"
-	KeyIdempotency  = "idempotency-key"
-	KeyTraceParent  = "traceparent"
-	KeyTraceState   = "tracestate"
 
 	Authorization = "authorization" // the key of KeyAuth in yodel.Metadata
 )
@@ -82,13 +80,7 @@ func Describe(call *yodel.Call, pairs iter.Seq2[string, string], n int, now time
 		}
 		call.Metadata[key] = value
 	}
-	if parent := metakeys.Find(call.Metadata, KeyTraceParent); parent != "" {
-		call.Trace = parent
-		if state := metakeys.Find(call.Metadata, KeyTraceState); state != "" {
-			call.Trace += " " + state
-		}
-	}
-	call.IdempotencyKey = metakeys.Find(call.Metadata, KeyIdempotency)
+	httpkeys.Read(call)
 }
 
 // control sets the field of a call for which a key stands. It reports false if the key belongs into
