@@ -19,7 +19,7 @@ P            := 4
 LIMIT        := 5m
 
 .DEFAULT_GOAL := help
-.PHONY: help yodel console test test-all test-timing servers before-end lint microbench bench bench-full bench-wires bench-pair bench-check bench-test peer-test fuzz build-root build-all alone chaos rolling
+.PHONY: help yodel console test test-all test-timing servers before-end lint microbench bench bench-full bench-actors bench-wires bench-pair bench-check bench-test peer-test fuzz build-root build-all alone chaos rolling locks
 
 # It runs each failed test once more, alone, and counts in its last line: internal/gate.
 GATE := $(CURDIR)/bin/gate
@@ -38,7 +38,7 @@ test: $(GATE) ## vet and test all that needs no other server, in minutes
 	$(GATE) test $(RACE) $(VET) -p=$(P) -timeout=$(LIMIT) $(if $(YODEL_REAL),work,$$(go list work | grep -Ev '$(SERVED)'))
 
 test-all: servers ## make test with the race detector and real servers: what a change has to pass
-	YODEL_REAL=$(or $(YODEL_REAL),1) $(MAKE) test RACE=-race P=3 LIMIT=10m
+	YODEL_REAL=$(or $(YODEL_REAL),1) $(MAKE) test RACE=-race P=3 LIMIT=20m
 
 # One package at a time is tested; what they need is compiled before, on all processors.
 test-timing: $(GATE) ## test without the race detector, one by one, what judges allocations, memory, time or speed
@@ -51,6 +51,9 @@ servers: $(GATE) ## build and download the servers that tests start, into the ca
 
 before-end: $(GATE) ## run everything that is too long for CI, for 3 hours: long forms, fuzzing, peers in other languages
 	GOFLAGS="$$GOFLAGS -buildvcs=false" $(GATE) steps .ci/before-end
+
+locks: $(GATE) ## compare the order in which the tests of the core take locks with docs/locks.md: 10 minutes
+	$(GATE) test -run=TestLocksAreTakenInTheOrderOfThePage -timeout=30m ./internal/house -args -locks
 
 # The linter has every package compiled. CI has it compiled for the race detector, as its tests need it.
 lint: $(LINT) ## run golangci-lint over every module
@@ -65,10 +68,10 @@ $(LINT):
 chaos: $(GATE) ## keep registries from fleets for a minute at a time, and restart fleets 20 times: 10 minutes for each registry
 	$(GATE) test -p=1 -run='TestChaos|TestRollingRestart|TestManyInstances' -timeout=30m ./registry/etcd ./registry/zookeeper -args -fleet.long
 
-rolling: $(GATE) ## restart servers in turn under unchanged clients of other frameworks until each has 100,000 answers: 10 minutes
-	@for folder in conformance/rolling conformance/grpc conformance/rpcx conformance/thrift; do \
+rolling: $(GATE) ## restart servers in turn under unchanged clients of other frameworks until each has 100,000 answers: 15 minutes
+	@for folder in conformance/rolling conformance/grpc conformance/rpcx conformance/thrift conformance/connect conformance/dubbo; do \
 		echo "restart servers under the clients of $$folder"; \
-		(cd "$$folder" && GOWORK=off $(GATE) test -count=1 -run=TestRollingRestarts -timeout=15m . -args -rolling.long) || failed=1; \
+		(cd "$$folder" && GOWORK=off YODEL_REAL=1 $(GATE) test -count=1 -run=TestRollingRestarts -timeout=15m . -args -rolling.long) || failed=1; \
 	done; [ -z "$$failed" ]
 
 yodel: ## build the command yodel into bin, at half its size: without debug information and the traces of grpc-go
@@ -85,6 +88,9 @@ bench: ## measure yodel beside other frameworks for Go, in under 10 minutes: ben
 
 bench-full: ## measure all scenarios and frameworks, also on the JVM, for two hours, and write docs/benchmarks
 	cd bench && go run . -full -json ../docs/benchmarks/results.json -csv ../docs/benchmarks/results.csv -page ../docs/benchmarks
+
+bench-actors: ## measure actors beside those of other frameworks, and write docs/benchmarks/actors
+	cd bench && go run . -run '^actor-' -java -rounds 3 -measure 1s -warmup 500ms -page ../docs/benchmarks/actors
 
 bench-wires: ## measure servers of unchanged clients of gRPC, rpcx and Thrift, and write docs/benchmarks/wires
 	cd bench && go run . -run '^(grpc|rpcx|thrift)-' -rounds 5 -warmup 500ms -measure 1s -page ../docs/benchmarks/wires

@@ -4,13 +4,16 @@ package yodel_test
 
 import (
 	"context"
+	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/introspect"
+	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
 // kinds notes what happens to connections.
@@ -139,7 +142,9 @@ func TestConnectionsAreAddedWhenAllAreSaturated(t *testing.T) {
 	var seen kinds
 	c := connect(t, s, &yodel.ClientOptions{ConnsPerEndpoint: most, OnConn: seen.note, Limits: yodel.Limits{IdleTimeout: 50 * time.Millisecond}})
 	var wg sync.WaitGroup
+	begun := 0
 	begin := func(n int) {
+		begun += n
 		for i := range n {
 			wg.Go(func() {
 				if reply, err := Hold.Call(t.Context(), c, &Args{i, 0}); err != nil || reply.C != i {
@@ -152,10 +157,10 @@ func TestConnectionsAreAddedWhenAllAreSaturated(t *testing.T) {
 	for i := 1; i <= most; i++ {
 		begin(window)
 		until(t, "the window is full", func() bool { return held() == window*i })
-		if n := seen.of(introspect.Connected); n != i {
-			t.Errorf("there are %d connections, and %d windows are full", n, i)
+		if n := seen.of(introspect.Connected); n < i || n > (begun+window-1)/window {
+			t.Errorf("there are %d connections for %d calls, and %d windows are full", n, begun, i)
 		}
-		begin(1) // it waits in one of the windows that are full
+		begin(1) // it waits in one of the windows that are full, unless the further connection is made before
 		if i < most {
 			until(t, "there is one more connection", func() bool { return seen.of(introspect.Connected) == i+1 })
 		}
@@ -169,4 +174,58 @@ func TestConnectionsAreAddedWhenAllAreSaturated(t *testing.T) {
 	if n := seen.of(introspect.Connected); n != most+1 {
 		t.Errorf("then %d connections were made for a call", n-most)
 	}
+}
+
+// A fixed number of connections is open whatever the load. Calls one after the other go over all of
+// them. They stay when they are idle, and one that is lost is replaced.
+func TestAFixedNumberOfConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 4
+		var seen kinds
+		s := newServer(t, nil)
+		calls := make(map[net.Conn]int)
+		handle(t, s, "Where", func(ctx context.Context, in *Args) (*Reply, error) {
+			calls[yodel.CallFrom(ctx).Peer().Conn]++
+			return &Reply{in.A}, nil
+		})
+		network := mem.New()
+		l, err := network.Listen("fixed")
+		must(t, err)
+		serveOn(t, s, l)
+		c := newClient(t, &yodel.ClientOptions{Transport: network, ConnsPerEndpoint: most, FixedConns: true, OnConn: seen.note}, "fixed")
+		call := func(n int) {
+			t.Helper()
+			clear(calls)
+			for i := range n {
+				if reply, err := yodel.Method[Args, Reply]("Where").Call(t.Context(), c, &Args{i, 0}); err != nil || reply.C != i {
+					t.Fatalf("got %v, %v", reply, err)
+				}
+				synctest.Wait() // until a connection that the call has asked for is made
+			}
+		}
+		call(most)
+		if n := seen.of(introspect.Connected); n != most {
+			t.Errorf("%d connections after %d calls", n, most)
+		}
+		<-time.After(time.Hour)
+		call(200)
+		if n := seen.of(introspect.Connected); n != most || len(calls) != most {
+			t.Errorf("%d connections were made, and %d carry calls", n, len(calls))
+		}
+		for conn, n := range calls {
+			if n < 20 {
+				t.Errorf("a connection carries %d of 200 calls", n)
+			}
+			defer conn.Close()
+		}
+		for conn := range calls {
+			must(t, conn.Close())
+			break
+		}
+		synctest.Wait()
+		call(200)
+		if n := seen.of(introspect.Connected); n != most+1 || len(calls) != most {
+			t.Errorf("after a loss %d connections were made in all, and %d carry calls", n, len(calls))
+		}
+	})
 }

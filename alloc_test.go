@@ -56,6 +56,28 @@ func TestAllocationsOfRawCalls(t *testing.T) {
 	})
 }
 
+// A handler that asks for its call may keep it, so the state of the call is not used again.
+func TestAllocationsOfCallsWhoseHandlersAskForThem(t *testing.T) {
+	const Echo yodel.Method[[]byte, []byte] = "Alloc.Echo"
+	s := newServer(t, nil)
+	Echo.Handle(s, func(ctx context.Context, in *[]byte) (*[]byte, error) {
+		if yodel.CallFrom(ctx).Method != string(Echo) {
+			return nil, errShort
+		}
+		return in, nil
+	})
+	s.MarkInline(string(Echo))
+	in := []byte("a request of some bytes, and the reply too")
+	measureAllocations(t, s, &allocations{
+		codec: yodel.Raw, method: string(Echo), args: &in,
+		newReply: func() any { return new([]byte) },
+		correct:  func(reply any) bool { return string(*reply.(*[]byte)) == string(in) },
+		expected: 1 + // the call with its request and the handler's context, in one object
+			1 + // the argument
+			1, // the bytes that it holds
+	})
+}
+
 func TestAllocationsOfViewedCalls(t *testing.T) {
 	const Echo yodel.Method[yodel.View, yodel.View] = "Alloc.Echo"
 	s := newServer(t, nil)

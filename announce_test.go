@@ -139,6 +139,17 @@ func TestAServerIsAnnouncedWhileItServes(t *testing.T) {
 	})
 }
 
+// Clients may have to dial another address than the one at which the server listens.
+func TestTheAddressOfAnInstanceIsAnnounced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &book{}
+		_, stop := announced(t, mem.New(), b, yodel.ServerOptions{Instance: yodel.Instance{Addr: "gateway:8972"}})
+		b.is(t, "+A gateway:8972 for 30s", "+Plain gateway:8972 for 30s")
+		stop()
+		b.is(t, "-A gateway:8972", "-Plain gateway:8972")
+	})
+}
+
 // A server announces the protocols that it speaks, so that clients of other systems find it.
 func TestProtocolsOfAServerAreAnnounced(t *testing.T) {
 	for _, test := range []struct{ set, want []string }{
@@ -224,7 +235,7 @@ func TestAnAnnouncementThatFailsIsMadeAgain(t *testing.T) {
 				t.Errorf("the log does not say %q:\n%s", want, &log)
 			}
 		}
-		if n := strings.Count(log.String(), "level=WARN"); n > 3 {
+		if n := strings.Count(log.String(), "level=WARN"); n > 3+int(outage/time.Minute) { // it is repeated once a minute
 			t.Errorf("%d lines in the log:\n%s", n, &log)
 		}
 	})
@@ -259,8 +270,8 @@ func TestAServiceThatIsRefusedDoesNotHideTheOthers(t *testing.T) {
 		b.is(t, "+A server for 30s", "+Plain server for 30s") // news does not wait
 		stop()
 		b.is(t, "-A server", "-Plain server")
-		if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "announce A: no permission") {
-			t.Errorf("want one warning in the log, that A is refused:\n%s", &log)
+		if n := strings.Count(log.String(), "announce A: no permission"); n < 2 || n > 1+int(while/time.Minute) || n != strings.Count(log.String(), "\n") {
+			t.Errorf("want a warning each minute, that A is refused:\n%s", &log)
 		}
 	})
 }
@@ -391,6 +402,25 @@ func TestTheLoadOfAServerIsAnnounced(t *testing.T) {
 	})
 }
 
+// The built-in methods, and health and reflection of gRPC, are no services of the program.
+func TestWhatDescribesServersIsNotAnnounced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &book{}
+		s, stop := announced(t, mem.New(), b, yodel.ServerOptions{})
+		for _, name := range []string{"grpc.health.v1.Health/Check", "grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "C.Double"} {
+			must(t, s.Handle(name, func() {}))
+		}
+		time.Sleep(20 * time.Second)
+		for _, line := range b.since() {
+			if !strings.HasPrefix(line, "+A ") && !strings.HasPrefix(line, "+Plain ") && !strings.HasPrefix(line, "+C ") {
+				t.Errorf("the registry was told %q", line)
+			}
+		}
+		stop()
+		b.is(t, "-A server", "-C server", "-Plain server")
+	})
+}
+
 func TestServices(t *testing.T) {
 	s := yodel.NewServer(nil)
 	for _, name := range []string{"shop.Cart/Add", "shop.Cart.Remove", "Arith.Mul", "alone"} {
@@ -398,5 +428,19 @@ func TestServices(t *testing.T) {
 	}
 	if got := strings.Join(s.Services(), " "); got != "Arith alone shop.Cart" {
 		t.Errorf("got %q", got)
+	}
+}
+
+// A server whose Instance has an address that clients cannot dial does not begin to serve.
+func TestAnAddressThatClientsCannotDialIsRefused(t *testing.T) {
+	for _, addr := range []string{":8972", "0.0.0.0:8972", "10.0.0.7", "tcp://10.0.0.7:8972"} {
+		s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{new(book)}, Instance: yodel.Instance{Addr: addr}})
+		err := s.ListenAndServe(t.Context(), "127.0.0.1:0")
+		if err == nil || !strings.Contains(err.Error(), "clients cannot dial Instance.Addr \""+addr+"\": ") {
+			t.Errorf("%q: %v", addr, err)
+		}
+		if err := s.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -90,7 +90,7 @@ func TestACallApartOutlastsItsOwn(t *testing.T) {
 				if err := next(closing, apart); err != nil {
 					t.Error(err)
 				}
-				apart.Attempts().Release()
+				apart.Attempts().Join(false)
 				replies <- string(reply.Body)
 			}) {
 				t.Error("the client is not closed")

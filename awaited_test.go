@@ -7,14 +7,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/middleware/timeout"
+	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
 // A deadline that passes before a call was sent says what the call was waiting for, and what that
@@ -135,6 +138,34 @@ func TestTheErrorOfADeadlineSaysWhatWasAwaited(t *testing.T) {
 				if long := fmt.Sprintf("%+v", err); !strings.Contains(long, "\n  next  "+test.next) {
 					t.Errorf("%s: the next step is another one: %s", where, long)
 				}
+			}
+		})
+	}
+}
+
+// Within a few milliseconds a healthy server may not answer either, so that the advice is not to
+// look for what is wrong with it.
+func TestABriefWaitForAConnectionAsksForMoreTime(t *testing.T) {
+	for limit, want := range map[time.Duration]string{5 * time.Millisecond: "allow more time", time.Second: "overloaded"} {
+		synctest.Test(t, func(t *testing.T) {
+			network := mem.New()
+			l, err := network.Listen("silent")
+			must(t, err)
+			accepted := make(chan net.Conn, 1)
+			go func() {
+				nc, _ := l.Accept() // the test closes both
+				accepted <- nc
+			}()
+			c := yodel.NewClient(yodel.Static("silent"), &yodel.ClientOptions{Transport: network, Logger: slog.New(slog.DiscardHandler), Timeout: limit})
+			_, err = Mul.Call(t.Context(), c, &Args{1, 2})
+			e := wantError(t, err, yodel.DeadlineExceeded, "YDL1005")
+			if long := fmt.Sprintf("%+v", e); !strings.Contains(long, want) {
+				t.Errorf("within %v: want %q in %s", limit, want, long)
+			}
+			c.Close()
+			_ = l.Close()
+			if nc := <-accepted; nc != nil {
+				_ = nc.Close()
 			}
 		})
 	}

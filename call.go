@@ -10,7 +10,12 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/budget"
-	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/foreign"
+	"github.com/yodel-rpc/yodel/internal/keyscope"
+	"github.com/yodel-rpc/yodel/internal/monotime"
+	"github.com/yodel-rpc/yodel/internal/record"
+	"github.com/yodel-rpc/yodel/internal/wire"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // A Call is one request and its reply. It passes down a chain of handlers and back.
@@ -28,8 +33,8 @@ import (
 //     observers read Took, Queued and Traffic.
 //   - Methods for middleware. Attempts has those that control how a client sends the call, for
 //     middleware of clients and for pickers. Decode, DecodeInto, Body, Executed and KeyAge are for
-//     middleware and handlers of a server. Client, Encode, Encoding, Request, Answer, Streams,
-//     State, Note and Now are for middleware of either side.
+//     middleware and handlers of a server. Client, EachMessage, Encode, Encoding, Request, Answer,
+//     Streams, State, Note and Now are for middleware of either side.
 //   - Methods for the Do of a Link: Kind, Compressing, AppendArgs, TakeReply and Converse.
 //
 // A Call belongs to one goroutine at a time. Middleware and observers must not keep a Call after
@@ -172,8 +177,8 @@ type Call struct {
 	budget  *budget.Tokens // nil for none
 	group   *group         // nil unless it may have forks
 	rare    *rareCall      // nil for most calls
-	hold    *keyHold       // where its key is remembered; nil for most calls
-	resumed *keyHold       // value of hold when the call begins: see Attempts.Resume
+	hold    *keyscope.Hold // where its key is remembered; nil for most calls
+	resumed *keyscope.Hold // value of hold when the call begins: see Attempts.Resume
 
 	watch watch         // whether observers watch it
 	began time.Duration // when the call was made or its observers started, on the clock; 0 until needed
@@ -237,11 +242,11 @@ func (c *Call) SendHeader() error {
 	if c.in == nil {
 		return nil
 	}
-	st, ok := c.in.stream.(*foreignStream)
+	st, ok := c.in.stream.(*foreign.Stream)
 	if !ok {
 		return nil
 	}
-	sender, ok := st.messages.(interface{ SendHeader() error })
+	sender, ok := st.Messages.(interface{ SendHeader() error })
 	if !ok {
 		return nil
 	}
@@ -291,8 +296,10 @@ type Middleware func(next Handler) Handler
 // belongs in ep.State.
 type EndpointMiddleware func(ep *Endpoint, next Handler) Handler
 
-// clock reads the monotonic clock, at half the cost of time.Now.
-func clock() time.Duration { return mux.Clock() }
+// clock reads the monotonic clock, at half the cost of time.Now. timeOf converts a reading.
+func clock() time.Duration { return monotime.Now() }
+
+func timeOf(at time.Duration) time.Time { return monotime.Time(at) }
 
 // refuseNil panics if an element of a list of options is nil. Without it, the first call would
 // panic.
@@ -310,4 +317,114 @@ func chain(ms []Middleware, h Handler) Handler {
 		h = m(h)
 	}
 	return h
+}
+
+// Streams reports whether the call is a call of a Feed, an Upload or a Duplex. On the server it is
+// false if the server has no such method, or if only the method or only the call is for a stream:
+// such a call fails without one.
+func (c *Call) Streams() bool {
+	if c.in != nil {
+		return c.in.stream != nil && c.in.method != nil && c.in.method.Kind != wire.Unary
+	}
+	return c.kind() != wire.Unary
+}
+
+// Encoding returns the codec of the call's messages: the call's own codec, or otherwise the codec
+// of the client or server of the call. It returns nil if there is none of these.
+func (c *Call) Encoding() Codec {
+	if q := c.requester(); c.Codec == nil && q != nil {
+		return q.codec
+	}
+	return c.Codec
+}
+
+// Compressing returns the compressor of the call's messages: the call's own compressor, or
+// otherwise the compressor of the client of the call. It returns nil if there is none of these.
+func (c *Call) Compressing() Compressor {
+	if q := c.requester(); c.Compressor == nil && q != nil {
+		return q.compressor
+	}
+	return c.Compressor
+}
+
+// EachMessage makes f run for each message of the call's stream, before the message is encoded or
+// after it was decoded, and on the server for what DecodeInto has decoded. If f returns an error,
+// the message goes no further, and Send or Recv returns the error. Middleware calls EachMessage
+// before it passes the call on. F may run for a sent and a received message at the same time.
+func (c *Call) EachMessage(f func(message any, sent bool) error) {
+	r := c.rarely()
+	r.each = append(r.each, f)
+}
+
+// An eachMessage has the functions of EachMessage.
+type eachMessage []func(message any, sent bool) error
+
+// check runs the functions for a message.
+func (e eachMessage) check(message any, sent bool) (err error) {
+	for i := 0; i < len(e) && err == nil; i++ {
+		err = e[i](message, sent)
+	}
+	return err
+}
+
+func (r *rareCall) checks() eachMessage {
+	if r == nil {
+		return nil
+	}
+	return r.each
+}
+
+// Client returns the client that makes the call. It is nil for a call to a Peer, and on the server.
+func (c *Call) Client() *Client {
+	if c.out == nil || c.out.peer != nil {
+		return nil
+	}
+	return c.out.from.client
+}
+
+// requester returns the client, or the calls to peers, to which the call belongs. It is nil before
+// the call has begun, after its end, and on the server.
+func (c *Call) requester() *requester {
+	if c.out == nil {
+		return nil
+	}
+	return c.out.from
+}
+
+// State returns the value that is stored under key in the client or the server of the call. The
+// first time it creates the value with create. Middleware stores state there that it must keep when
+// the chain is built again. State may be called concurrently.
+func (c *Call) State(key any, create func() any) any {
+	q := c.requester()
+	switch {
+	case c.in != nil:
+		q = &c.in.server.calls
+	case q == nil:
+		return create() // the call has neither a client nor a server
+	}
+	return q.states.get(key, create)
+}
+
+// A rareCall is the part of a call's state that few calls need, mainly for its record.
+type rareCall struct {
+	record.Record
+	nowhere int                     // the number of endpoints when no other endpoint could take the call; 0 before
+	report  *introspect.CallReport  // the record; until the call has ended, it covers the attempts so far
+	own     *Error                  // an error to which only the client has a pointer
+	header  Metadata                // see Call.Header
+	each    []func(any, bool) error // see Call.EachMessage
+}
+
+func (c *Call) rarely() *rareCall {
+	if c.rare == nil {
+		c.rare = new(rareCall)
+	}
+	return c.rare
+}
+
+// Note adds a line to the record of the call. By names the middleware, and what says what the
+// middleware did. Such lines help people to find out why a call failed or was slow. Note unusual
+// actions only, for example that the call had to wait or was sent again.
+func (c *Call) Note(by, what string) {
+	c.rarely().Note(clock(), by, what)
 }

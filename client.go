@@ -5,17 +5,23 @@ package yodel
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/defaults"
+	"github.com/yodel-rpc/yodel/internal/diagnose"
 	"github.com/yodel-rpc/yodel/internal/guard"
+	"github.com/yodel-rpc/yodel/internal/inline"
+	"github.com/yodel-rpc/yodel/internal/memory"
 	"github.com/yodel-rpc/yodel/internal/metadata"
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/ordered"
 	"github.com/yodel-rpc/yodel/internal/samples"
-	"github.com/yodel-rpc/yodel/introspect"
+	"github.com/yodel-rpc/yodel/internal/source"
+	"github.com/yodel-rpc/yodel/internal/text"
+	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
 // ClientOptions configures a Client. The zero value works.
@@ -54,8 +60,9 @@ type ClientOptions struct {
 	// Idempotent names methods that may be executed twice, as Call.Idempotent does for one call.
 	// Default none.
 	Idempotent []string
-	// Timeout limits the duration of calls whose Call.Deadline is not set. Default none.
-	Timeout time.Duration
+	// Timeout limits the duration of calls without a stream whose Call.Deadline is not set, and
+	// StreamTimeout that of calls with a stream, until the stream has ended. Default none.
+	Timeout, StreamTimeout time.Duration
 	// DialTimeout limits each attempt to connect, and the wait for the first set of instances.
 	// Default 3 s.
 	DialTimeout time.Duration
@@ -65,6 +72,9 @@ type ClientOptions struct {
 	// frames to be written. It closes an additional connection that has been idle for
 	// Limits.IdleTimeout, or for 30 s if IdleTimeout is not set. Default 1.
 	ConnsPerEndpoint int
+	// FixedConns makes the client open ConnsPerEndpoint connections with its first calls to each
+	// instance, spread the calls over them, and replace those that end. Default false.
+	FixedConns bool
 	// ConnMetadata is sent to the server once per connection, for example a token or a name.
 	// Default none.
 	ConnMetadata Metadata
@@ -113,7 +123,7 @@ type Client struct {
 	cluster *cluster
 	wires   []namedWire
 	refresh func() // the resolver's Refresh method; nil if it has none
-	orders  orders // the queues of ordered calls
+	orders  ordered.Queues[*Endpoint, *mux.Conn]
 
 	toldKeys atomic.Bool // the log has said that a server does not remember keys
 
@@ -128,61 +138,62 @@ type Client struct {
 	left    chan struct{} // closed when Close has returned for the first time
 
 	server atomic.Pointer[Server] // the first server with live data whose handlers use it
-	events clientEvents
+	events diagnose.Early
 }
 
 // NewClient returns a client for the instances that r knows. O may be nil. NewClient waits neither
 // for instances nor for a connection.
+//
+//nolint:contextcheck,nolintlint // a client outlives the caller of NewClient
 func NewClient(r Resolver, o *ClientOptions) *Client {
 	if o == nil {
 		o = &ClientOptions{}
 	}
-	c := &Client{opts: *o.amended(r), born: clock()}
+	d := Description{}.Over(r)
+	c := &Client{opts: *o.amended(d), refresh: d.Refresh, born: clock(), left: make(chan struct{})}
 	opts := &c.opts
 	opts.setDefaults()
 	c.guard = guard.New(opts.Logger, interruption)
 	c.codec, c.compressor, c.compressAbove = opts.Codec, opts.Compressor, opts.CompressAbove
 	c.noWait, c.checksum, c.limits = opts.NoWait, opts.Checksum, opts.Limits.withDefaults()
-	c.side, c.slowAfter, c.samples = clientSide, slowAfter(opts.SlowAfter), samples.New[introspect.CallReport]()
+	c.side, c.slowAfter, c.samples = clientSide, samples.SlowAfter(opts.SlowAfter), samples.New()
 	c.client = c
-	c.memory = mux.NewMemory(opts.MaxMemory)
-	c.counts = opts.CountCalls
+	c.memory = memory.NewLimit(opts.MaxMemory)
+	if opts.CountCalls {
+		c.counts = new(diagnose.MethodCounts)
+	}
 	c.setUp(opts.Idempotent)
 	c.watchers = watchersOf(opts.Observers)
 	c.watches = len(c.watchers.attempts) > 0
 	c.wires = nameWires(opts.Wires)
 	c.wraps = len(opts.Middleware) > 0
 	c.direct = len(opts.Middleware) == 0 && len(opts.EndpointMiddleware) == 0
-	c.handler = c.observe(&c.watchers, c.counts, chain(opts.Middleware, c.balance()))
-	c.orders.lines.Limit, c.orders.lines.New = max(c.limits.MaxOpen, minUntold), newTurn
+	c.handler = c.observe(&c.watchers, opts.CountCalls, chain(opts.Middleware, c.balance()))
+	c.orders.Limit, c.orders.MaxResends, c.orders.Final, c.orders.Guard = max(c.limits.MaxOpen, minUntold), maxResends, c.direct, c.guard
 	c.config = mux.Config{
 		Limits: c.limits.mux(), Metadata: metadata.Append(nil, opts.ConnMetadata), Agent: agent, Caller: []byte(opts.Name),
-		Learned: c.learned, Pool: mux.NewPool(), Watch: mux.NewWatch(), Memory: c.memory,
+		Learned: c.learned, Pool: mux.NewPool(), Watch: inline.NewWatch(), Memory: c.memory,
 	}
 	c.configure(&c.config)
 	if opts.Server != nil {
 		opts.Server.lend(&c.config)
 		c.peers = c.pathToPeers(opts.Server)
 	}
-	c.left = make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
 	c.ctx, c.closing, c.cancel = ctx, ctx.Done(), cancel
-	c.cluster = newCluster(c, r)
+	c.orders.Closing = c.closing
+	c.cluster = newCluster(c, d)
 	if opts.Server != nil {
 		opts.Server.adopt(c)
-	}
-	c.cluster.source.describe(r)
-	if asked, ok := r.(interface{ Refresh() }); ok {
-		c.refresh = asked.Refresh
 	}
 	switch s := r.(type) {
 	case nil:
 		c.cluster.update(nil)
-		c.cluster.fail(errNoResolver)
+		c.cluster.list.Fail(source.ErrNone)
 	case static: // without the goroutine of follow, which would only wait
 		c.cluster.update(s.instances())
 		if len(s) == 0 {
-			c.cluster.fail(errNoAddress)
+			c.cluster.list.Fail(source.ErrNoAddress)
 		}
 	default:
 		c.wg.Go(func() { c.cluster.follow(ctx, r) })
@@ -193,25 +204,22 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 // setDefaults replaces zero values with defaults.
 func (opts *ClientOptions) setDefaults() {
 	opts.Codec, opts.Transport = cmp.Or(opts.Codec, JSON), cmp.Or(opts.Transport, TCP)
-	opts.Logger = cmp.Or(opts.Logger, slog.Default())
 	if opts.Balancer == nil {
 		opts.Balancer = RoundRobin
 	}
-	if opts.MaxMemory <= 0 {
-		opts.MaxMemory = mux.DefaultMemory()
-	}
-	if opts.Name = callerName(opts.Name); opts.Name == "" {
+	opts.MaxMemory = memory.OrDefault(opts.MaxMemory)
+	if opts.Name = text.Product(opts.Name, wire.MaxCaller); opts.Name == "" {
 		opts.Name = programName()
 	}
-	opts.refuseNil()
-	opts.CompressAbove = orDefault(opts.CompressAbove, compressAbove)
-	opts.Timeout = min(opts.Timeout, forever)
-	opts.DialTimeout = orDefault(opts.DialTimeout, 3*time.Second)
-	opts.ConnsPerEndpoint = orDefault(opts.ConnsPerEndpoint, 1)
+	refuseNil("ClientOptions.Middleware", opts.Middleware, func(m Middleware) bool { return m == nil })
+	refuseNil("ClientOptions.Wires", opts.Wires, func(w Wire) bool { return w == nil })
+	refuseNil("ClientOptions.EndpointMiddleware", opts.EndpointMiddleware, func(m EndpointMiddleware) bool { return m == nil })
+	opts.CompressAbove = defaults.Positive(opts.CompressAbove, compressAbove)
+	opts.Timeout, opts.StreamTimeout = min(opts.Timeout, defaults.Forever), min(opts.StreamTimeout, defaults.Forever)
+	opts.DialTimeout = defaults.Positive(opts.DialTimeout, 3*time.Second)
+	opts.ConnsPerEndpoint = defaults.Positive(opts.ConnsPerEndpoint, 1)
 	opts.Logger = guard.Logger(opts.Logger)
 }
-
-var errNoResolver = errors.New("NewClient was given no resolver")
 
 // Dial returns a client for servers at the given addresses, with default options. Dial does not
 // wait for a connection. Ready and the calls wait for one.
@@ -230,18 +238,18 @@ func (c *Client) Close() {
 	c.cancel()
 	c.ending.Unlock()
 	if s := c.server.Load(); s != nil {
-		s.live.leave(c)
+		s.live.Leave(c)
 	}
 	ended := make(chan struct{})
 	go func() {
-		c.cluster.close()
+		c.cluster.list.Close()
 		c.wg.Wait()
 		c.config.Pool.Close()
 		close(ended)
 	}()
 	waitFor(ended, closeTime)
 	if c.opts.Server != nil {
-		c.opts.Server.takeBack(c.config.Pool)
+		c.opts.Server.lent.RemovePool(c.config.Pool)
 	}
 }
 
@@ -251,11 +259,9 @@ const closeTime = 1500 * time.Millisecond
 
 // waitFor waits for ch to be closed, for at most d.
 func waitFor(ch <-chan struct{}, d time.Duration) {
-	late := time.NewTimer(d)
-	defer late.Stop()
 	select {
 	case <-ch:
-	case <-late.C:
+	case <-time.After(d):
 	}
 }
 
@@ -278,12 +284,16 @@ func (c *Client) Ready(ctx context.Context) error { return c.cluster.ready(ctx) 
 // to the variable that the reply replaces. If Call fails, the variable may hold anything. Both may
 // be Values, and out may be nil. Call itself allocates no memory. Do has more options.
 func (c *Client) Call(ctx context.Context, method string, in, out any) error {
+	return c.do(ctx, method, in, out, false)
+}
+
+// do is Call and Notify.
+func (c *Client) do(ctx context.Context, method string, in, out any, oneWay bool) error {
 	if c == nil || ctx == nil {
 		return missing(ctx, method)
 	}
 	o := c.take()
-	call := &o.call
-	call.Method, call.Args, call.Reply, call.out = method, in, out, o
+	call := o.fill(method, in, out, oneWay)
 	call.inherit(ctx)
 	c.timeout(call)
 	err := c.conclude(ctx, call, c.handler(ctx, call))
@@ -300,37 +310,20 @@ func (c *Client) Do(ctx context.Context, call *Call) error {
 		return c.doOrdered(ctx, call)
 	}
 	o := c.take()
-	call.begin(ctx, o)
+	o.begin(ctx, call)
 	c.timeout(call)
 	err := c.conclude(ctx, call, c.handler(ctx, call))
-	call.end()
+	o.end(call)
 	c.give(o)
 	return err
 }
 
 // Notify sends a request that gets no reply. It returns when the request is queued for sending.
 func (c *Client) Notify(ctx context.Context, method string, in any) error {
-	if c == nil || ctx == nil {
-		return missing(ctx, method)
-	}
-	o := c.take()
-	call := &o.call
-	call.Method, call.Args, call.OneWay, call.out = method, in, true, o
-	call.inherit(ctx)
-	c.timeout(call)
-	err := c.conclude(ctx, call, c.handler(ctx, call))
-	c.give(o)
-	return err
+	return c.do(ctx, method, in, nil, true)
 }
 
-// refuseNil panics if a middleware is nil.
-func (o *ClientOptions) refuseNil() {
-	refuseNil("ClientOptions.Middleware", o.Middleware, func(m Middleware) bool { return m == nil })
-	refuseNil("ClientOptions.Wires", o.Wires, func(w Wire) bool { return w == nil })
-	refuseNil("ClientOptions.EndpointMiddleware", o.EndpointMiddleware, func(m EndpointMiddleware) bool { return m == nil })
-}
-
-// missing returns the error of a call that was given no client, or no context.
+// missing returns the error of a call without a client or a context.
 //
 //go:noinline
 func missing(ctx context.Context, method string) error {
@@ -340,11 +333,14 @@ func missing(ctx context.Context, method string) error {
 	return refusal("YDL2008", "%s: the client is nil", method)
 }
 
-// timeout applies ClientOptions.Timeout. It also reads the clock if middleware may need the start
-// of the call before an attempt begins.
+// timeout sets the deadline of a call. It also reads the clock if middleware may need the start.
 func (c *Client) timeout(call *Call) {
-	if c.opts.Timeout > 0 && call.Deadline.IsZero() {
-		call.Deadline, call.limited = mux.TimeOf(call.made()+c.opts.Timeout), true
+	limit := c.opts.Timeout
+	if call.stream != nil {
+		limit = c.opts.StreamTimeout
+	}
+	if limit > 0 && call.Deadline.IsZero() {
+		call.Deadline, call.limited = timeOf(call.made()+limit), true
 	} else if c.wraps {
 		call.made()
 	}
@@ -379,7 +375,7 @@ func (c *Client) Go(ctx context.Context, call *Call, done func(error)) {
 		return
 	}
 	o := c.take()
-	call.begin(ctx, o)
+	o.begin(ctx, call)
 	c.timeout(call)
 	c.start(ctx, o, call, callback(done))
 }
@@ -395,67 +391,10 @@ func (c *Client) then(ctx context.Context, method string, in, out any, done ende
 		return
 	}
 	o := c.take()
-	call := &o.call
-	call.Method, call.Args, call.Reply, call.out = method, in, out, o
+	call := o.fill(method, in, out, false)
 	call.inherit(ctx)
 	c.timeout(call)
 	c.start(ctx, o, call, done)
-}
-
-// begin prepares a call that the user made. The user may have used the call before.
-func (c *Call) begin(ctx context.Context, o *outgoing) {
-	c.out, c.Attempt = o, 0
-	if c.Trace != "" {
-		o.useExtra().trace = c.Trace
-	}
-	// begin does not write fields that are already correct, because they are in the cache of the
-	// processor on which the reader goroutine runs.
-	if c.tried != nil {
-		c.tried = nil
-	}
-	if c.watch != unwatched || c.began != 0 {
-		c.watch, c.began, c.took = unwatched, 0, 0
-	}
-	if c.rare != nil || c.group != nil || c.hold != c.resumed {
-		c.rare, c.group, c.hold = nil, nil, c.resumed
-	}
-	if c.picked != nil { // the endpoint of the call's earlier use
-		if c.Endpoint == c.picked {
-			c.Endpoint = nil
-		}
-		c.picked = nil
-	}
-	c.inherit(ctx)
-}
-
-// end undoes the changes that the client made to a user's call while the call ran.
-func (c *Call) end() {
-	if trace := c.out.readExtra().trace; c.Trace != trace { // an observer has set it
-		c.Trace = trace
-	}
-	c.out = nil
-	if c.turn != nil {
-		c.turn = nil
-	}
-	if c.limited {
-		c.Deadline, c.limited = time.Time{}, false
-	}
-	if c.stays {
-		c.stays = false
-	}
-	c.disinherit()
-}
-
-// declared reports whether a method is known to be idempotent.
-func (q *requester) declared(method string) bool {
-	m := q.last.Load()
-	if m == nil || m.name != method {
-		m = q.methods.Get(method)
-	}
-	if m == nil {
-		return q.idempotent[method] // the map never changes
-	}
-	return m.idempotent.Load()
 }
 
 // Background runs f on a goroutine of the client and returns true. F's ctx ends when the client is

@@ -6,13 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/endpoints"
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/reason"
+	"github.com/yodel-rpc/yodel/internal/source"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -24,37 +25,10 @@ type cluster struct {
 	// learner is the set's picker if the picker is a Learner, and nil otherwise.
 	learner atomic.Pointer[Learner]
 
-	// mu must not be held while user code runs. See rebuild.
-	mu      sync.Mutex
-	changed chan struct{} // closed and replaced when the set, listed or err changes
-	err     error         // the resolver's last failure; nil while it works
-	errText string        // the text of err
-	heard   time.Duration // when the resolver last reported instances, on the clock; 0 before
-	closed  bool
-
-	known    bool        // the resolver has reported instances
-	listed   []*Endpoint // the endpoints of the next set; the slice does not change
-	gone     []*Endpoint // endpoints that were removed from listed and may still be in the set
-	stale    bool        // the set is out of date
-	building bool        // a goroutine is building sets
-	inactive int         // inactive instances that the resolver reports
-	unspoken unspoken    // instances that were left out because the client has no Wire for them
-	source   source
-
-	size        int       // the size of the last set that was believed
-	peak        int       // the largest recent size
-	peakAt      time.Time // when peak was reported
-	implausible bool      // the last set was too small to be believed
-	settling    bool      // a timer will check the endpoints that are leaving
-	reshaping   bool      // a timer will rebuild the set without suspects
-
-	service   string       // the service that the resolver resolves; "" if it does not say
-	connected atomic.Int32 // endpoints that have a connection
-	dials     atomic.Int32 // attempts to connect in progress
-	leaving   atomic.Int32 // listed endpoints that the resolver no longer reports
-
-	searchMu sync.Mutex
-	search   *search // nil if none is running
+	list    endpoints.List[*Endpoint, *dialledConn]
+	source  source.Source
+	leftOut atomic.Pointer[source.LeftOut] // of the last set; nil before the first
+	service string                         // the service that the resolver resolves; "" if it does not say
 }
 
 // An endpointSet is one state of the cluster. It does not change.
@@ -70,16 +44,15 @@ type endpointSet struct {
 func (s *endpointSet) attempts() int64 {
 	n := s.past
 	for _, ep := range s.endpoints {
-		n += ep.inflight.begun.Load()
+		n += ep.inflight.Begun.Load()
 	}
 	return n
 }
 
-func newCluster(c *Client, r Resolver) *cluster {
-	cl := &cluster{client: c, changed: make(chan struct{})}
-	if of, ok := r.(interface{ ServiceName() string }); ok {
-		cl.service = of.ServiceName()
-	}
+func newCluster(c *Client, d Description) *cluster {
+	cl := &cluster{client: c, service: d.Service}
+	cl.source.SetUp(d.Name, d.Services, c.Background)
+	cl.setUp()
 	return cl
 }
 
@@ -87,160 +60,106 @@ func (cl *cluster) endpoints() []*Endpoint {
 	if set := cl.set.Load(); set != nil {
 		return slices.Clone(set.endpoints)
 	}
-	cl.mu.Lock()
-	defer cl.mu.Unlock()
-	return slices.Clone(cl.listed) // the first set is being built
+	return cl.list.Listed() // the first set is being built
 }
 
 // follow watches the resolver until ctx ends.
 func (cl *cluster) follow(ctx context.Context, r Resolver) {
 	ctx = introspect.WithNote(ctx, cl.client.Note)
-	backoff := firstBackoff
-	for ctx.Err() == nil {
-		began := time.Now()
-		err := cl.client.guard.Apart("the resolver's Watch", nil, func() error {
+	cl.list.Follow(ctx, func() error {
+		return cl.client.guard.Apart("the resolver's Watch", nil, func() error {
 			return r.Watch(ctx, func(instances []Instance) { cl.heardOf(ctx, instances) })
 		})
-		if ctx.Err() != nil {
-			return
+	}, func(err error) {
+		what := "yodel: the resolver failed, and is asked again; it has named no instances yet"
+		if cl.set.Load() != nil {
+			what = "yodel: the resolver failed, and is asked again; the last instances stay in use"
 		}
-		if err == nil {
-			err = errors.New("it stopped watching")
-		}
-		if cl.fail(err) {
-			what := "yodel: the resolver failed, and is asked again; it has named no instances yet"
-			if cl.set.Load() != nil {
-				what = "yodel: the resolver failed, and is asked again; the last instances stay in use"
-			}
-			cl.client.opts.Logger.WarnContext(ctx, what, "resolver", cl.source.name, "err", err)
-		}
-		if time.Since(began) > lastBackoff {
-			backoff = firstBackoff
-		}
-		select {
-		case <-time.After(backoff/2 + rand.N(backoff/2)):
-		case <-ctx.Done():
-		}
-		backoff = min(2*backoff, lastBackoff)
-	}
+		cl.client.opts.Logger.WarnContext(ctx, what, "resolver", cl.source.Name(), "err", err)
+	})
 }
 
 // heardOf handles a set of instances from the resolver.
 func (cl *cluster) heardOf(ctx context.Context, instances []Instance) {
 	if len(instances) == 0 && cl.set.Load() == nil {
-		cl.source.list(ctx, cl.client, firstListTime)
+		cl.source.ListFirst(ctx)
 	}
-	cl.mu.Lock()
-	failed := cl.err != nil
-	cl.mu.Unlock()
-	cl.update(instances)
-	if failed {
-		cl.client.opts.Logger.InfoContext(ctx, "yodel: the resolver works again", "resolver", cl.source.name, "instances", len(instances))
+	_, _, failed := cl.list.Resolver()
+	cl.update(instances) //nolint:contextcheck,nolintlint // it lists services in the background
+	if failed != nil {
+		cl.client.opts.Logger.InfoContext(ctx, "yodel: the resolver works again", "resolver", cl.source.Name(), "instances", len(instances))
 	}
 }
 
-// fail stores a failure of the resolver, and reports whether it differs from the last one.
-func (cl *cluster) fail(err error) bool {
-	text := err.Error()
-	cl.mu.Lock()
-	defer cl.mu.Unlock()
-	news := cl.err == nil || cl.errText != text
-	cl.err, cl.errText = err, text
-	cl.wakeLocked()
-	return news
-}
-
-func (cl *cluster) wakeLocked() {
-	close(cl.changed)
-	cl.changed = make(chan struct{})
-}
-
-// listLocked sets the endpoints of the next set. Gone has the endpoints that leave. After unlocking
-// cl.mu, the caller must call rebuild or rebuildSoon.
-func (cl *cluster) listLocked(endpoints, gone []*Endpoint) {
-	cl.noteInstances(eventDown, gone)
-	cl.listed, cl.gone = endpoints, append(cl.gone, gone...)
-	cl.known, cl.stale = true, true
-	leaving := int32(0)
-	for _, ep := range endpoints {
-		if ep.unlisted.Load() {
-			leaving++
+// update applies a set of instances from the resolver. Endpoints that are still in the set keep
+// their connections and state.
+func (cl *cluster) update(instances []Instance) {
+	c, r := cl.client, cl.read(instances)
+	keep := func(i int, ep *Endpoint) bool {
+		in := r.found[i]
+		if in.State != inactive && ep.protocol != r.wires[i].name {
+			return false
 		}
+		ep.instance.Store(&in) // of an inactive instance, so that the event that it leaves says why
+		return true
 	}
-	cl.leaving.Store(leaving)
-	cl.wakeLocked()
+	add := func(i int) *endpoints.Endpoint[*Endpoint, *dialledConn] {
+		return &newEndpoint(c, r.found[i], r.wires[i]).core
+	}
+	cl.leftOut.Store(&r.leftOut)
+	if none := cl.list.Update(r.named, keep, add); none {
+		cl.source.List()
+	}
+	cl.list.Rebuild()
 }
 
-// rebuild builds the set from cl.listed. It calls user code without a lock: the Balancer and the
-// constructors of endpoint middleware. That code may take long and may call the client. Only one
-// goroutine builds sets. It builds again until the list has not changed meanwhile, so the last set
-// is made from the newest list. If another goroutine is building, rebuild returns at once. See
-// docs/decisions/0040-user-code-runs-without-our-locks.md.
-func (cl *cluster) rebuild() {
-	cl.mu.Lock()
-	defer cl.mu.Unlock()
-	if cl.building {
-		return
-	}
-	for cl.stale && !cl.closed {
-		cl.building, cl.stale = true, false
-		endpoints, gone := cl.listed, len(cl.gone)
-		cl.mu.Unlock()
-		set := cl.build(endpoints)
-		cl.mu.Lock()
-		if cl.closed {
-			break
-		}
-		cl.publishLocked(set)
-		left := cl.gone[:gone:gone]
-		cl.gone = cl.gone[gone:]
-		cl.mu.Unlock()
-		for _, ep := range left {
-			ep.close(false)
-		}
-		cl.mu.Lock()
-	}
-	if cl.building {
-		cl.building = false
-		cl.wakeLocked()
-	}
+// A resolved is a set of instances from the resolver, with each address once.
+type resolved struct {
+	named   []endpoints.Named
+	found   []Instance
+	wires   []namedWire // of active instances
+	leftOut source.LeftOut
 }
 
-// rebuildSoon is rebuild for goroutines for which calls wait. It waits until the set is built, but
-// at most reshapeAfter, because a Balancer may take long.
-func (cl *cluster) rebuildSoon() {
-	if !cl.client.Background(func(context.Context) { cl.rebuild() }) {
-		return // the client is closed
-	}
-	timer := time.NewTimer(reshapeAfter)
-	defer timer.Stop()
-	for {
-		cl.mu.Lock()
-		changed, busy := cl.changed, cl.stale || cl.building
-		cl.mu.Unlock()
-		if !busy {
-			return
+// read puts a set of instances in this form. Of several records of an address, the first active one
+// counts.
+func (cl *cluster) read(instances []Instance) (r resolved) {
+	at := make(map[string]int, len(instances))
+	active := 0
+	for _, in := range instances {
+		i, seen := at[in.Addr]
+		if seen && r.named[i].Active {
+			continue
 		}
-		select {
-		case <-changed:
-		case <-timer.C:
-			return
-		case <-cl.client.closing:
-			return
+		if !seen {
+			i = len(r.named)
+			at[in.Addr] = i
+			r.named, r.found, r.wires = append(r.named, endpoints.Named{Addr: in.Addr}), append(r.found, in), append(r.wires, namedWire{})
 		}
+		if in.State == inactive {
+			continue
+		}
+		w, spoken := cl.client.wireFor(in.Protocols)
+		if !spoken {
+			r.leftOut.Unspoken(in.Protocols)
+			continue
+		}
+		r.named[i].Active, r.found[i], r.wires[i] = true, in, w
+		active++
 	}
+	r.leftOut.Count(len(r.named), active)
+	return r
 }
 
-// build returns a new set. Only rebuild calls it.
-func (cl *cluster) build(endpoints []*Endpoint) *endpointSet {
-	for _, ep := range endpoints {
+// build makes a set, and returns the function that makes it the current one.
+func (cl *cluster) build(all, given []*Endpoint) (publish func()) {
+	for _, ep := range all {
 		ep.wrap()
 	}
 	var last Picker
 	if set := cl.set.Load(); set != nil {
 		last = set.picker
 	}
-	given := believable(endpoints)
 	var picker Picker
 	if err := cl.client.guard.Apart("the Balancer", nil, func() error {
 		picker = cl.client.opts.Balancer(given, last)
@@ -251,11 +170,11 @@ func (cl *cluster) build(endpoints []*Endpoint) *endpointSet {
 	if picker == nil {
 		picker = noPicker{}
 	}
-	return &endpointSet{endpoints: endpoints, given: given, picker: picker}
+	return func() { cl.publish(&endpointSet{endpoints: all, given: given, picker: picker}) }
 }
 
-// publishLocked makes set the current one.
-func (cl *cluster) publishLocked(set *endpointSet) {
+// publish makes set the current one.
+func (cl *cluster) publish(set *endpointSet) {
 	if l, ok := set.picker.(Learner); ok {
 		cl.learner.Store(&l)
 	} else {
@@ -265,7 +184,6 @@ func (cl *cluster) publishLocked(set *endpointSet) {
 		set.past = max(before.attempts()-set.attempts(), 0)
 	}
 	cl.set.Store(set)
-	cl.wakeLocked()
 }
 
 // A noPicker replaces the picker of a balancer that returned nil.
@@ -279,19 +197,6 @@ type brokenPicker struct{ error }
 
 func (brokenPicker) Pick(*Call) *Endpoint { return nil }
 func (p brokenPicker) String() string     { return p.Error() }
-
-func (cl *cluster) close() {
-	cl.mu.Lock()
-	cl.closed = true
-	endpoints := slices.Concat(cl.listed, cl.gone)
-	cl.wakeLocked()
-	cl.mu.Unlock()
-	var wg sync.WaitGroup
-	for _, ep := range endpoints {
-		wg.Go(func() { ep.close(true) })
-	}
-	wg.Wait()
-}
 
 // pick returns the endpoint for the next attempt. If wait is set, it waits for the first set of
 // instances.
@@ -307,15 +212,13 @@ func (cl *cluster) pick(ctx context.Context, call *Call, wait bool) (*Endpoint, 
 		began := call.made()
 		var err error
 		set, err = cl.first(ctx, call)
-		if call.out != nil {
-			call.out.useExtra().resolving = clock() - began
-		}
+		call.waited(clock()-began, 0)
 		if err != nil {
 			return nil, err
 		}
 	}
 	ep := set.pick(call)
-	if ep != nil && !ep.Connected() && call.pass < avoidTried && cl.connected.Load() > 0 {
+	if ep != nil && !ep.Connected() && call.pass < avoidTried && cl.list.Connected() > 0 {
 		ep = set.instead(call, ep)
 	}
 	if ep != nil {
@@ -328,7 +231,7 @@ func (cl *cluster) pick(ctx context.Context, call *Call, wait bool) (*Endpoint, 
 		return set.sharing(call)
 	}
 	if len(set.endpoints) == 0 {
-		return nil, refusal("YDL1001", "%s: %s", call.Method, cl.nobody())
+		return nil, refusal("YDL1001", "%s: %s", call.Method, cl.source.Nobody(cl.leftOut.Load(), cl.trouble()))
 	}
 	why := ""
 	if p, ok := set.picker.(fmt.Stringer); ok {
@@ -376,48 +279,34 @@ var errNotYet = errors.New("the instances are not known yet")
 
 // first waits for the first set of instances.
 func (cl *cluster) first(ctx context.Context, call *Call) (*endpointSet, error) {
-	err := cl.await(ctx, call, func() bool { return cl.set.Load() != nil })
+	err := cl.await(ctx, call, true)
 	return cl.set.Load(), err
 }
 
-// await waits until done returns true, or until ctx, the call's deadline or the dial timeout ends.
-// It calls done with cl.mu held. Done reports that there is a set, or that the resolver has
-// reported instances.
-func (cl *cluster) await(ctx context.Context, call *Call, done func() bool) error {
+// await waits until the resolver has reported instances and, if set is true, until there is a set.
+// It returns an error if ctx, the call's deadline or the dial timeout ends first.
+func (cl *cluster) await(ctx context.Context, call *Call, set bool) error {
 	limit := cl.client.opts.DialTimeout
 	left := limit + 1
 	if !call.Deadline.IsZero() {
 		left = time.Until(call.Deadline)
 		limit = min(limit, left)
 	}
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
 	began := clock()
-	for {
-		cl.mu.Lock()
-		changed, closed, known, ended := cl.changed, cl.closed, cl.known, done()
-		cl.mu.Unlock()
-		if ended {
-			return nil
-		}
-		if closed {
-			return refusal("YDL1007", "%s: the client is closed", call.Method)
-		}
-		select {
-		case <-changed:
-			continue
-		case <-ctx.Done():
-			return cl.unnamed(context.Cause(ctx), clock()-began, known)
-		case <-timer.C:
-		}
-		if left <= limit {
-			return cl.unnamed(mux.ErrDeadline, clock()-began, known)
-		}
-		if known {
-			return refusal("YDL1002", "%s: instances are known, and the balancer has made no picker within %v", call.Method, limit.Round(time.Millisecond))
-		}
-		return refusal("YDL1201", "%s: the resolver%s named no instances within %v%s", call.Method, cl.source.of(), limit.Round(time.Millisecond), cl.trouble())
+	known, err := cl.list.Await(ctx, limit, set)
+	switch late := errors.Is(err, endpoints.ErrLate); {
+	case err == nil:
+		return nil
+	case errors.Is(err, endpoints.ErrClosed):
+		return refusal("YDL1007", "%s: the client is closed", call.Method)
+	case late && left <= limit:
+		return cl.unnamed(mux.ErrDeadline, clock()-began, known)
+	case !late:
+		return cl.unnamed(err, clock()-began, known)
+	case known:
+		return refusal("YDL1002", "%s: instances are known, and the balancer has made no picker within %v", call.Method, limit.Round(time.Millisecond))
 	}
+	return refusal("YDL1201", "%s: the resolver%s named no instances within %v%s", call.Method, cl.source.Of(), limit.Round(time.Millisecond), cl.trouble())
 }
 
 // unnamed returns the error of a call that waited for the first set of instances until cause ended
@@ -427,71 +316,34 @@ func (cl *cluster) unnamed(cause error, waited time.Duration, known bool) error 
 		return &mux.CallError{Cause: cause, NotProcessed: true}
 	}
 	if known {
-		return tooLate(cause, "YDL1002", " after %v of waiting for the balancer, which has made no picker yet", rounded(waited))
+		return reason.TooLate(cause, "YDL1002", " after %v of waiting for the balancer, which has made no picker yet", reason.Rounded(waited))
 	}
-	return tooLate(cause, "YDL1201", " after %v of waiting for the resolver%s, which has named no instances yet%s", rounded(waited), cl.source.of(), cl.trouble())
+	return reason.TooLate(cause, "YDL1201", " after %v of waiting for the resolver%s, which has named no instances yet%s", reason.Rounded(waited), cl.source.Of(), cl.trouble())
 }
 
 // trouble returns the resolver's last failure as a suffix for a message, or "".
 func (cl *cluster) trouble() string {
-	cl.mu.Lock()
-	err, text := cl.err, cl.errText
-	cl.mu.Unlock()
-	if err == nil {
-		return ""
-	}
-	if errors.Is(err, errNoResolver) || errors.Is(err, errNoAddress) {
-		return ": " + text
-	}
-	return "; it failed: " + text
-}
-
-// nobody returns the reason why there is no endpoint, as a text for a message.
-func (cl *cluster) nobody() string {
-	cl.mu.Lock()
-	inactive, unspoken := cl.inactive, cl.unspoken.String()
-	cl.mu.Unlock()
-	if unspoken != "" {
-		return "no instance" + cl.source.of() + unspoken + cl.trouble()
-	}
-	if inactive > 0 {
-		return fmt.Sprintf("no instance is active of %d that are known%s%s", inactive, cl.source.of(), cl.trouble())
-	}
-	return cl.source.none() + cl.trouble()
+	said, _, err := cl.list.Resolver()
+	return source.Trouble(said, err)
 }
 
 // ready connects and waits until an endpoint is connected.
 func (cl *cluster) ready(ctx context.Context) error {
 	call := &Call{Method: "Ready"}
-	var endpoints []*Endpoint // cl.listed, because the set may not have been built yet
-	err := cl.await(ctx, call, func() bool {
-		endpoints = cl.listed
-		return cl.known
-	})
-	if err != nil {
+	if err := cl.await(ctx, call, false); err != nil {
 		return cl.client.explain(ctx, call, nil, err)
 	}
-	if len(endpoints) == 0 {
-		return refusal("YDL1001", "%s", cl.nobody())
+	listed := cl.list.Listed() // the set may not have been built yet
+	if len(listed) == 0 {
+		return refusal("YDL1001", "%s", cl.source.Nobody(cl.leftOut.Load(), cl.trouble()))
 	}
-	if slices.ContainsFunc(endpoints, (*Endpoint).Connected) {
+	if slices.ContainsFunc(listed, (*Endpoint).Connected) {
 		return nil
 	}
-	results := make(chan error, readyAtOnce)
-	order := rand.Perm(len(endpoints))
-	for begun, ended := 0, 0; ended < len(order) && (ended == 0 || ctx.Err() == nil); ended++ {
-		for ; begun < min(ended+readyAtOnce, len(order)); begun++ {
-			go func(ep *Endpoint) {
-				_, err := ep.connected(ctx, time.Time{}, true) // returns when ctx ends, or within the dial timeout
-				if err != nil {
-					err = cl.client.explain(ctx, call, ep, err)
-				}
-				results <- err
-			}(endpoints[order[begun]])
+	return endpoints.ConnectAny(ctx, listed, func(ep *Endpoint) error {
+		if _, err := ep.connected(ctx, time.Time{}, true); err != nil { // it returns when ctx ends, or within the dial timeout
+			return cl.client.explain(ctx, call, ep, err)
 		}
-		if err = <-results; err == nil {
-			return nil
-		}
-	}
-	return err
+		return nil
+	})
 }

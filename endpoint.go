@@ -4,13 +4,18 @@ package yodel
 
 import (
 	"context"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/endpoints"
+	"github.com/yodel-rpc/yodel/internal/identity"
+	"github.com/yodel-rpc/yodel/internal/load"
 	"github.com/yodel-rpc/yodel/internal/methods"
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
 // An Endpoint is an instance as one client sees it: its connections, its load, and whether it is
@@ -23,82 +28,25 @@ type Endpoint struct {
 	direct   Handler // makes an attempt on a connection; does not change
 	// chain is direct with endpoint middleware; nil while the middleware is being constructed
 	chain    atomic.Pointer[Handler]
-	inflight inflight
+	inflight load.Inflight
 	// unconnected counts the calls that found no connection
 	unconnected atomic.Int64
 	failed      atomic.Int64 // attempts
 	held        atomic.Int64 // bytes that Reserve has counted
-	// counters has the counters of live data, by the handles of bindings; changes are guarded by mu
-	counters methods.List[measuredMethod]
-	shunned  map[string]uint64 // how often it became not ready, by reason; guarded by mu
-	report   loadReport
-	trip     roundTrip
-	conns    atomic.Pointer[[]*dialledConn] // never nil
-	identity atomic.Pointer[serverIdentity] // of the last connection; nil before the first
-	states   states
-	// status is the number of reasons why the endpoint is not ready, plus the bit offline while
-	// there is no connection.
-	status   atomic.Int32
-	reached  atomic.Bool // there has been a connection
-	suspect  atomic.Bool // never connected, and an attempt failed or is slow
-	busy     atomic.Bool // it is being dialled, or a timer will dial it
-	unlisted atomic.Bool // the resolver no longer reports it, see leaving.go
-	stranger atomic.Bool // another server listens at its address
-	away     atomic.Bool // the last connection was lost, and no attempt to connect has succeeded since
-	told     atomic.Bool // a call has failed since, because the transport could not connect
-	// when a connection was lost, in nanoseconds since 1970; 0 if none was lost since the endpoint
-	// last connected
-	lostAt atomic.Int64
-	ctx    context.Context //nolint:containedctx // canceled when the endpoint is closed
-	cancel context.CancelFunc
-
-	joined time.Time // when the resolver first reported it; does not change
-	left   time.Time // when it became unlisted; guarded by cluster.mu
-
-	mu       sync.Mutex
-	by       map[string]bool // the reasons why it is not ready: see SetReady
-	dialing  *dialing        // nil while no attempt is in progress
-	lastErr  *dialError      // why the last attempt or connection failed
-	failures int             // failed attempts and short-lived connections in a row
-	failedAt time.Time       // when the last failure happened
-	since    time.Time       // when the last connection was made
-	retry    *time.Timer     // the timer of the next dial
-	retryAt  time.Time
-	closed   bool
-	// enough is the time until which no additional connection is made, in nanoseconds since 1970.
-	// It is set while an additional connection is being made, and after an attempt has failed.
-	enough atomic.Int64
-}
-
-// offline is the bit of Endpoint.status that means that there is no connection.
-const offline = 1 << 16
-
-// An inflight counts calls in flight. It has two counters on separate cache lines, because
-// asynchronous calls begin on one processor and end on another. With a single counter, counting
-// took 40 ns per call, mostly for moving the cache line.
-type inflight struct {
-	_       [cacheLine]byte
-	begun   atomic.Int64
-	waiting atomic.Int64 // calls that wait for a connection; rarely written
-	_       [cacheLine]byte
-	ended   atomic.Int64
-	_       [cacheLine]byte
-}
-
-const cacheLine = 64
-
-// sent returns how many calls were sent, or are about to be, and have not ended.
-func (n *inflight) sent() int {
-	ended := n.ended.Load() // read first, so that the result is never negative
-	return int(n.begun.Load() - ended)
+	// counters has the counters of live data, by the handles of bindings; countersMu guards changes
+	counters   methods.List[measuredMethod]
+	countersMu sync.Mutex
+	report     load.Report
+	trip       load.RoundTrip
+	identity   atomic.Pointer[identity.Server] // of the last connection; nil before the first
+	states     states
+	core       endpoints.Endpoint[*Endpoint, *dialledConn]
 }
 
 func newEndpoint(c *Client, in Instance, w namedWire) *Endpoint {
-	ep := &Endpoint{client: c, wire: w.Wire, protocol: w.name, by: make(map[string]bool), joined: time.Now()}
-	ep.status.Store(offline)
+	ep := &Endpoint{client: c, wire: w.Wire, protocol: w.name}
 	ep.instance.Store(&in)
-	ep.conns.Store(&[]*dialledConn{})
-	ep.ctx, ep.cancel = context.WithCancel(context.Background())
+	ep.core.Init(&c.cluster.list, ep, in.Addr)
 	ep.direct = ep.do()
 	return ep
 }
@@ -140,7 +88,7 @@ func (ep *Endpoint) Addr() string { return ep.instance.Load().Addr }
 // Inflight returns how many calls of this client are in flight on the endpoint. Calls that wait for
 // a connection count too. Otherwise an endpoint that accepts no connections would look idle to
 // balancers and attract all calls until the dial timeout.
-func (ep *Endpoint) Inflight() int { return ep.inflight.sent() + int(ep.inflight.waiting.Load()) }
+func (ep *Endpoint) Inflight() int { return ep.inflight.Sent() + int(ep.inflight.Waiting.Load()) }
 
 // begun counts a call in flight, and returns started. Ep is nil for a call to a peer.
 func (ep *Endpoint) begun() (at time.Duration) {
@@ -163,76 +111,27 @@ func (ep *Endpoint) starts() *atomic.Int64 {
 	if ep == nil {
 		return nil
 	}
-	return &ep.inflight.begun
+	return &ep.inflight.Begun
 }
 
 func (ep *Endpoint) ended() {
 	if ep != nil {
-		ep.inflight.ended.Add(1)
+		ep.inflight.Ended.Add(1)
 	}
 }
 
 // Connected reports whether there is a connection.
-func (ep *Endpoint) Connected() bool { return ep.status.Load()&offline == 0 }
-
-// unreachable reports whether there is no connection, and a call has failed since the last
-// connection because the transport could not connect.
-func (ep *Endpoint) unreachable() bool { return ep.away.Load() && ep.told.Load() && !ep.Connected() }
+func (ep *Endpoint) Connected() bool { return ep.core.Connected() }
 
 // Ready reports whether the endpoint should receive calls. It returns false if SetReady has said so
 // for any reason, or if the connection was lost. An endpoint to which the client has not connected
 // yet is ready. Calls go there when it is connected, or when no endpoint is connected.
-func (ep *Endpoint) Ready() bool { return ep.status.Load()&^offline == 0 }
+func (ep *Endpoint) Ready() bool { return ep.core.Status()&^endpoints.Offline == 0 }
 
 // SetReady sets whether the endpoint should receive calls, for the reason by. The endpoint is ready
 // unless at least one reason says that it is not. If no endpoint is ready, calls go to endpoints
 // that are not ready.
-func (ep *Endpoint) SetReady(by string, ready bool) {
-	ep.mu.Lock()
-	defer ep.mu.Unlock()
-	ep.setReadyLocked(by, ready)
-}
-
-func (ep *Endpoint) setReadyLocked(by string, ready bool) {
-	if ready == !ep.by[by] {
-		return
-	}
-	if ready {
-		delete(ep.by, by)
-	} else {
-		ep.by[by] = true
-		if ep.shunned == nil {
-			ep.shunned = make(map[string]uint64)
-		}
-		if n, known := ep.shunned[by]; known || len(ep.shunned) < maxReasonsOf {
-			ep.shunned[by] = n + 1
-		}
-	}
-	ep.status.Store(int32(len(ep.by)) | ep.status.Load()&offline) //nolint:gosec // few
-	ep.noteReady(by, ready)
-}
-
-// setConnsLocked replaces the connections. It reports whether this removed the client's last
-// connection to any endpoint.
-func (ep *Endpoint) setConnsLocked(conns []*dialledConn) (last bool) {
-	before := len(*ep.conns.Load())
-	ep.conns.Store(&conns)
-	connected := &ep.client.cluster.connected
-	switch {
-	case before == 0 && len(conns) > 0:
-		ep.status.Store(ep.status.Load() &^ offline)
-		connected.Add(1)
-	case before > 0 && len(conns) == 0:
-		ep.status.Store(ep.status.Load() | offline)
-		return connected.Add(-1) == 0
-	}
-	return false
-}
-
-// restsLocked reports whether there is no connection and no attempt to make one.
-func (ep *Endpoint) restsLocked() bool {
-	return len(*ep.conns.Load()) == 0 && ep.dialing == nil && ep.retry == nil
-}
+func (ep *Endpoint) SetReady(by string, ready bool) { ep.core.SetReady(by, ready) }
 
 // State returns the value that is stored under key on this endpoint. The first time it creates the
 // value with create. Middleware stores state there that it must keep when the chain is built again.
@@ -260,21 +159,11 @@ func (ep *Endpoint) Client() *Client { return ep.client }
 // client is closed. Client.Close waits at most 1.5 s for f to return. Once ctx has ended, Go does
 // nothing.
 func (ep *Endpoint) Go(f func(ctx context.Context)) {
-	ep.mu.Lock()
-	defer ep.mu.Unlock()
-	if !ep.closed {
-		ep.client.wg.Go(func() {
-			defer ep.client.guard.Rescue("a function in the background")
-			f(ep.ctx)
-		})
-	}
+	ep.core.Go(func(ctx context.Context) {
+		defer ep.client.guard.Rescue("a function in the background")
+		f(ctx)
+	})
 }
-
-// maxReasonsOf limits how many different reasons for not being ready an endpoint counts.
-const maxReasonsOf = 32
-
-// byConn is the reason, as in SetReady, of an endpoint that has lost its connection.
-const byConn = "connection"
 
 // do returns the handler that makes one attempt on this endpoint. It is a closure for the same
 // reason as the handler of balance.
@@ -282,7 +171,7 @@ func (ep *Endpoint) do() Handler {
 	c := ep.client
 	return func(ctx context.Context, call *Call) error {
 		if call.turn != nil {
-			if err := c.doInTurn(ctx, ep, call); err != nil {
+			if err := (*orderedCall)(call).attempt(ctx, ep); err != nil {
 				return c.explain(ctx, call, ep, err)
 			}
 			return nil
@@ -304,7 +193,7 @@ func (ep *Endpoint) do() Handler {
 // ready returns a connection for the next call. It returns nil if there is no connection, or if an
 // additional connection should be made.
 func (ep *Endpoint) ready(ctx context.Context) *dialledConn {
-	conns := *ep.conns.Load()
+	conns := ep.core.Conns()
 	if len(conns) == 1 && ep.client.opts.ConnsPerEndpoint == 1 {
 		return conns[0]
 	}
@@ -323,28 +212,79 @@ func (ep *Endpoint) connOf(ctx context.Context) *mux.Conn {
 // own, or for any other call if own is nil. The handler's calls to its caller use this connection.
 // It recognizes nested calls, and does not make them wait for the call that caused them.
 func (ep *Endpoint) readyBeside(own *mux.Conn) *dialledConn {
-	conns := *ep.conns.Load()
+	conns := ep.core.Conns()
 	if own != nil {
 		if i := slices.IndexFunc(conns, func(conn *dialledConn) bool { return conn.mux == own }); i >= 0 {
 			return conns[i]
 		}
 	}
-	conn, saturated := leastLoaded(conns)
-	if saturated && len(conns) < ep.client.opts.ConnsPerEndpoint && time.Now().UnixNano() >= ep.enough.Load() {
+	o := &ep.client.opts
+	conn, saturated := leastLoaded(conns, o.FixedConns)
+	if (saturated || o.FixedConns) && len(conns) < o.ConnsPerEndpoint && ep.core.MayAdd() {
 		return nil
 	}
 	return conn
 }
 
 // leastLoaded returns the connection with the fewest open calls, preferring connections that are
-// not saturated and then the oldest. It also reports whether all connections are saturated.
-func leastLoaded(conns []*dialledConn) (least *dialledConn, saturated bool) {
-	fewest := 0
-	for _, conn := range conns {
+// not saturated and then the oldest, or a random one. It also reports whether all are saturated.
+func leastLoaded(conns []*dialledConn, random bool) (least *dialledConn, saturated bool) {
+	fewest, first := 0, 0
+	if random && len(conns) > 1 {
+		first = rand.IntN(len(conns))
+	}
+	for i := range conns {
+		conn := conns[(first+i)%len(conns)]
 		n, full := conn.load()
 		if least == nil || !full && saturated || full == saturated && n < fewest {
 			least, fewest, saturated = conn, n, full
 		}
 	}
 	return least, saturated
+}
+
+// learned reports whether the picker is a Learner.
+func (ep *Endpoint) learned() bool { return ep.client.cluster.learner.Load() != nil }
+
+// learn reports an attempt to the Learner. At is the reading of the clock when the attempt began,
+// or 0 if its duration does not count. It is not inlined, so that its stack frame is gone while the
+// call runs: see balance.
+//
+//go:noinline
+func (ep *Endpoint) learn(ctx context.Context, call *Call, at time.Duration, a *mux.Answer, err error) {
+	l := ep.client.cluster.learner.Load()
+	if l == nil { // the picker has just changed
+		return
+	}
+	took := time.Duration(0)
+	if at != 0 {
+		took = max(clock()-at, 1)
+	}
+	switch {
+	case err != nil:
+		err = ep.client.explain(ctx, call, ep, err)
+	case a != nil && a.Code != 0:
+		err = &Error{Code: Code(a.Code), NotProcessed: a.Flags&wire.NotProcessed != 0}
+	}
+	defer ep.client.guard.Rescue("the Learner")
+	(*l).Ended(ep, took, err)
+}
+
+// Load returns how many calls the endpoint's server is executing: this client's calls in flight,
+// plus the calls of other clients as the server last reported on a reply. Before the first report,
+// Load uses Instance.Inflight from the registry for the calls of other clients. Balancers compare
+// endpoints by their Load.
+func (ep *Endpoint) Load() int { return ep.report.Others(ep.instance.Load().Inflight) + ep.Inflight() }
+
+// RTT returns the network round-trip time to the endpoint, as measured by the last ping. It is 0
+// before the first ping has ended, and in other protocols than yodel's own. If the last ping is
+// more than 5 s old and there is a connection, RTT starts another ping without waiting for it. So
+// pings are sent only while a program calls RTT.
+func (ep *Endpoint) RTT() time.Duration {
+	if ep.wire == nil && ep.trip.Due() {
+		if conns := ep.core.Conns(); len(conns) > 0 {
+			ep.trip.Measure(conns[0].mux.Ping, ep.core.Go)
+		}
+	}
+	return ep.trip.Took()
 }

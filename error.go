@@ -8,10 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
+	"github.com/yodel-rpc/yodel/internal/fault"
+	"github.com/yodel-rpc/yodel/internal/fields"
 	"github.com/yodel-rpc/yodel/internal/grpcstatus"
+	"github.com/yodel-rpc/yodel/internal/jsoncodec"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/unpack"
 	"github.com/yodel-rpc/yodel/introspect"
@@ -88,16 +92,46 @@ type Error struct {
 	next    string // the next step, if it is more precise than the next step of the ID; otherwise ""
 	relayed bool   // a call that this process made has failed with it
 	foreign bool   // asError made it of Cause, which is no Error
+	public  string // Message without the errors of calls that Errorf has formatted; "" if there are none
 }
 
 // maxErrorLine is the largest length of Error.Error, in bytes.
 const maxErrorLine = 300
 
-// Errorf returns an error with a code. An operand formatted with %w becomes the cause.
+// Errorf returns an error with a code. An operand formatted with %w becomes the cause. Callers from
+// whom errors are hidden get "the call failed" in place of operands that are errors of calls.
 func Errorf(code Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
-	return &Error{Code: code, Message: err.Error(), Cause: errors.Unwrap(err)}
+	e := &Error{Code: code, Message: err.Error(), Cause: errors.Unwrap(err)}
+	if public := withoutCalls(args); public != nil {
+		e.public = fmt.Errorf(format, public...).Error()
+	}
+	return e
 }
+
+// withoutCalls returns args with other errors in place of those of calls, or nil without such
+// errors.
+func withoutCalls(args []any) (public []any) {
+	for i, arg := range args {
+		err, _ := arg.(error)
+		e, ok := errors.AsType[*Error](err)
+		inner := ok && (e.relayed || e.is(catalogue.OfClient|catalogue.AboutConnection))
+		if !ok || !inner && e.public == "" {
+			continue
+		}
+		if public == nil {
+			public = slices.Clone(args)
+		}
+		public[i] = errHiddenCall
+		if !inner {
+			public[i] = &Error{Code: e.Code, Message: e.public}
+		}
+	}
+	return public
+}
+
+// errHiddenCall is in place of the error of a call.
+var errHiddenCall = errors.New("the call failed")
 
 // Error returns the error in one line of at most 300 bytes, which ends with the ID if there is one.
 // Control characters of the message become spaces, and the ID is cut after 64 bytes.
@@ -156,7 +190,7 @@ func (e *Error) Format(f fmt.State, verb rune) {
 
 // LogValue returns the error as a group of log attributes.
 func (e *Error) LogValue() slog.Value {
-	attrs := []slog.Attr{slog.String("code", e.Code.String()), slog.String("message", text.Clip(e.Message, maxErrorText))}
+	attrs := []slog.Attr{slog.String("code", e.Code.String()), slog.String("message", text.Clip(e.Message, fields.MaxText))}
 	if e.ID != "" {
 		attrs = append(attrs, slog.String("id", text.ID(e.ID)))
 	}
@@ -235,9 +269,101 @@ func refusal(id, format string, args ...any) *Error {
 	return e
 }
 
+// errorOf returns err with an Error in place of a fault.
+func errorOf(err error) error {
+	if f, ok := err.(*fault.Fault); ok { //nolint:errorlint // it is returned bare
+		return faultError(f)
+	}
+	return err
+}
+
+// faultError returns the Error of a fault, or nil for none.
+func faultError(f *fault.Fault) *Error {
+	if f == nil {
+		return nil
+	}
+	e := failure(f.ID, "%s: %s", f.Method, f.Text)
+	if f.Public != "" {
+		e.public = f.Method + ": " + f.Public
+	}
+	if e.NotProcessed = f.Unprocessed; f.Misfit {
+		return e.misfit(f.Method, f.Cause)
+	}
+	return e.because(f.Cause)
+}
+
+// misfit sets the cause of e, and the text for callers that do not see types and fields of Go.
+func (e *Error) misfit(method string, err error) *Error {
+	e.public = jsoncodec.Public(method, e.is(catalogue.Unencoded), err)
+	return e.because(err)
+}
+
+// because sets the cause of e, and returns e.
+func (e *Error) because(err error) *Error {
+	e.Cause = err
+	return e
+}
+
 // Explain returns the meaning of the error's ID and the next step for the user. Ok reports whether
 // the error has a known ID.
 func (e *Error) Explain() (title, next string, ok bool) {
 	entry := catalogue.Of(e.ID)
 	return entry.Title, cmp.Or(e.next, entry.Next), entry.Title != ""
+}
+
+// A Detail is a typed value that an error carries for the caller's program.
+type Detail struct {
+	// Type names the type of the value, for example "shop.v1.OutOfStock". Both sides have to know
+	// it.
+	Type string `json:"type"`
+	// Value is the encoded value. The two programs agree on its encoding.
+	Value []byte `json:"value,omitempty"`
+}
+
+// eachDetail calls yield for each detail.
+func (e *Error) eachDetail(yield func(name string, value []byte) bool) {
+	for i := 0; i < len(e.Details) && yield(e.Details[i].Type, e.Details[i].Value); {
+		i++
+	}
+}
+
+func (e *Error) addDetail(name string, value []byte) {
+	e.Details = append(e.Details, Detail{name, value})
+}
+
+// is reports whether the error's ID has the trait.
+func (e *Error) is(t catalogue.Traits) bool { return catalogue.Of(e.ID).Traits&t != 0 }
+
+// AboutMessage reports whether the types or the size of a message made the call fail: the message
+// does not fit the method, cannot be encoded or decoded, or exceeds a limit. A second attempt would
+// fail too, even on another server with the same limits. AboutMessage is false for a message that
+// was damaged in transit, and for errors of handlers.
+func (e *Error) AboutMessage() bool { return e.is(catalogue.AboutMessage) }
+
+// AboutConnection reports whether the call failed because there was no connection to a server, or
+// because the connection ended.
+func (e *Error) AboutConnection() bool { return e.is(catalogue.AboutConnection) }
+
+// OfClient reports whether the error comes from the client itself, for example because no instance
+// is known, a breaker is open, the client is closed, or the caller stopped waiting. Such an error
+// says nothing about the health of a server.
+func (e *Error) OfClient() bool { return e.is(catalogue.OfClient) }
+
+// Stale reports whether the connection was at fault and not the server: the connection had just
+// ended, or the server was shutting down. Another connection to the same address may work.
+func (e *Error) Stale() bool { return e.is(catalogue.Stale) }
+
+// NotRepeated reports whether the client did not send the call again because the server to which it
+// would have gone does not remember the call's idempotency key.
+func (e *Error) NotRepeated() bool { return e.is(catalogue.NotRepeated) }
+
+// countsAs returns under which code a call is counted that err has ended with a code.
+func countsAs(code Code, err error) int {
+	switch e, ok := errors.AsType[*Error](err); {
+	case ok && e.is(catalogue.Ruled):
+		return int(catalogue.Disabled)
+	case code > Unauthenticated: // it has no name
+		return int(Unknown)
+	}
+	return int(code)
 }

@@ -37,6 +37,7 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/once"
 	"github.com/yodel-rpc/yodel/middleware/rate"
 	"github.com/yodel-rpc/yodel/middleware/retry"
+	"github.com/yodel-rpc/yodel/middleware/validate"
 	"github.com/yodel-rpc/yodel/protocol/netrpc"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/rules"
@@ -551,6 +552,12 @@ var scenarios = []scenario{
 	{"YDL3602", "a mock that fails", yodel.Unavailable, true, []string{"gone (rule off)"}, false, func(p *provocation) error {
 		return p.ruled(rules.Rule{ID: "off", Mock: &rules.Answer{Code: "unavailable", Message: "gone"}})
 	}},
+	{"YDL3701", "a request that breaks a rule", yodel.InvalidArgument, true, []string{"too large"}, false, func(p *provocation) error {
+		return p.call(newServer(p, &yodel.ServerOptions{Middleware: []yodel.Middleware{validate.With(&validate.Options{Rules: refuseAll})}}), nil, &yodel.Call{})
+	}},
+	{"YDL3702", "a reply that breaks a rule", yodel.Internal, false, []string{"too large"}, false, func(p *provocation) error {
+		return p.call(newServer(p, &yodel.ServerOptions{Middleware: []yodel.Middleware{validate.With(&validate.Options{Rules: refuseReplies, Replies: true})}}), nil, &yodel.Call{})
+	}},
 	{"YDL3201", "more calls than may run and wait", yodel.ResourceExhausted, true, []string{"no more may wait", "concurrency", "limit of 1"}, false, func(p *provocation) error {
 		return p.crowd(&yodel.ServerOptions{Middleware: []yodel.Middleware{limit.With(&limit.Options{Limit: 1, Queue: -1})}}, nil)
 	}},
@@ -849,6 +856,17 @@ func checkForm(t *testing.T, e *yodel.Error) {
 		t.Errorf("in JSON it is %s, %v", text, err)
 	}
 }
+
+// refuseAll and refuseReplies are rules of messages.
+var (
+	refuseAll     = []func(any) error{func(any) error { return errors.New("too large") }}
+	refuseReplies = []func(any) error{func(message any) error {
+		if _, ok := message.(*Reply); ok {
+			return errors.New("too large")
+		}
+		return nil
+	}}
+)
 
 // unattempted is the errors of calls that never came to an endpoint, of servers, and of single
 // attempts.

@@ -343,7 +343,7 @@ func beside(after time.Duration) yodel.Middleware {
 			err := next(ctx, call)
 			other := <-forked
 			take := err != nil && other == nil
-			call.Attempts().Join(fork, take)
+			fork.Attempts().Join(take)
 			if take {
 				return nil
 			}

@@ -75,6 +75,7 @@ func farDeadlines() (cases []farCase) {
 	}
 	return append(cases, farCase{name: "context.WithTimeout", ctx: endless},
 		farCase{name: "timeout.After", client: middleware(timeout.After(math.MaxInt64))},
+		farCase{name: "timeout.Streams", client: middleware(timeout.Streams(math.MaxInt64))},
 		farCase{name: "timeout.After on the server", server: yodel.ServerOptions{Middleware: []yodel.Middleware{timeout.After(math.MaxInt64)}}},
 		farCase{name: "retry.Options", client: middleware(retry.With(&retry.Options{Times: math.MaxInt, Backoff: 1, MaxBackoff: math.MaxInt64}))},
 		farCase{name: "cache.Options", client: middleware(cache.With(&cache.Options{

@@ -722,7 +722,11 @@ func (r harmfulResolver) Watch(ctx context.Context, update func([]yodel.Instance
 	return ctx.Err()
 }
 
-func (r harmfulResolver) Refresh() {
+func (r harmfulResolver) Describe() yodel.Description {
+	return yodel.Description{Refresh: r.doRefresh}
+}
+
+func (r harmfulResolver) doRefresh() {
 	if r.refresh != nil {
 		r.refresh()
 	}

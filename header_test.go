@@ -123,7 +123,7 @@ func TestValuesOverASession(t *testing.T) {
 		if e := v.Admit(len(v.Body), true); e != nil {
 			return e
 		}
-		if e := v.Run(); e != nil { //nolint:contextcheck // the context of a call is that of its session
+		if e := v.Run(); e != nil {
 			return e
 		}
 		body, _, e := v.AppendReply(nil)

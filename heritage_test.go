@@ -318,7 +318,7 @@ func twice(next yodel.Handler) yodel.Handler {
 		go func() { forked <- next(ctx, fork) }()
 		err := next(ctx, call)
 		ferr := <-forked
-		call.Attempts().Join(fork, ferr == nil)
+		fork.Attempts().Join(ferr == nil)
 		if ferr == nil {
 			return nil
 		}

@@ -4,7 +4,6 @@ package yodel_test
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net"
 	"slices"
@@ -163,19 +162,6 @@ func (l *hookLog) observer(name string) yodel.Observer {
 		Start: func(ctx context.Context, _ *yodel.Call) context.Context { l.add(name + " start"); return ctx },
 		End:   func(context.Context, *yodel.Call, error) { l.add(name + " end") },
 	}
-}
-
-// A hookedCaller stands around another caller.
-type hookedCaller struct {
-	next yodel.Caller
-	log  *hookLog
-}
-
-func (c hookedCaller) Do(ctx context.Context, call *yodel.Call) error {
-	c.log.add("before " + call.Method)
-	err := c.next.Do(ctx, call)
-	c.log.add(fmt.Sprintf("after %s: %v", call.Method, err))
-	return err
 }
 
 // hookBefore calls f before what is below.

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -80,6 +81,26 @@ func TestServerHooks(t *testing.T) {
 			time.Sleep(time.Second) // both have been announced
 			known(2)
 			other.stop()
+			time.Sleep(time.Second)
+			known(1)
+			// a service without methods is withdrawn, and the server goes on serving
+			if err := h.server.Unregister(string(hookDouble)); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+			ctx, cancel := context.WithCancel(t.Context())
+			if err := registry.Service("Hook").Watch(ctx, func(records []yodel.Instance) {
+				if cancel(); len(records) > 0 {
+					t.Errorf("after Unregister, the registry has %v", records)
+				}
+			}); err != nil {
+				t.Error(err)
+			}
+			n := 21
+			if _, err := hookDouble.Call(t.Context(), h.client, &n); !errors.Is(err, yodel.Unimplemented) {
+				t.Errorf("after Unregister: got %v, want unimplemented", err)
+			}
+			hookDouble.Handle(h.server, func(_ context.Context, n *int) (*int, error) { return new(2 * *n), nil })
 			time.Sleep(time.Second)
 			known(1)
 		})
@@ -347,11 +368,18 @@ func TestServerHooks(t *testing.T) {
 			reply := 2 * *n
 			return &reply, nil
 		})
-		h := startHooked(t, mem.New(), nil, &yodel.ClientOptions{Server: served})
+		around := func(next yodel.Handler) yodel.Handler {
+			return func(ctx context.Context, call *yodel.Call) error {
+				log.add("before " + call.Method)
+				err := next(ctx, call)
+				log.add(fmt.Sprintf("after %s: %v", call.Method, err))
+				return err
+			}
+		}
+		h := startHooked(t, mem.New(), &yodel.ServerOptions{PeerMiddleware: []yodel.Middleware{around}}, &yodel.ClientOptions{Server: served})
 		h.works(t, 42)
-		around := hookedCaller{h.server.Peers()[0], &log}
 		n := 4
-		if reply, err := hookDouble.Call(t.Context(), around, &n); err != nil || *reply != 8 {
+		if reply, err := hookDouble.Call(t.Context(), h.server.Peers()[0], &n); err != nil || *reply != 8 {
 			t.Errorf("got %v, %v", reply, err)
 		}
 		log.is(t, "before "+string(hookDouble), "client: "+string(hookDouble), "after "+string(hookDouble)+": <nil>")
@@ -372,12 +400,29 @@ func TestServerHooks(t *testing.T) {
 			if _, err := inspect.Ping.Call(t.Context(), h.client, &inspect.Empty{}); err != nil {
 				t.Error(err)
 			}
+			frames := h.server.Conns().Conns[0].FramesIn
 			time.Sleep(time.Minute) // the connections' own signs of life are enough
 			log.is(t, "accepted", "yodel.Ping")
+			if now := h.server.Conns().Conns[0].FramesIn; now < frames+20 {
+				t.Errorf("a minute of heartbeats is %d frames", now-frames)
+			}
 		})
 	})
 
 	t.Run("MuxMatch", func(t *testing.T) {
+		network := mem.New()
+		startHooked(t, network, &yodel.ServerOptions{Protocols: []yodel.Protocol{lines{codec: yodel.JSON}}}, nil).works(t, 42)
+		own, err := network.Dial(t.Context(), "server")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer own.Close()
+		if got := ask(t, own, string(hookDouble), "4"); got != "8" { // in the protocol, at the same port
+			t.Errorf("got %q", got)
+		}
+	})
+
+	t.Run("MuxMatch of another server", func(t *testing.T) {
 		network := mem.New()
 		l, err := network.Listen("server")
 		if err != nil {

@@ -7,12 +7,12 @@ import (
 	"context"
 	"errors"
 	"net"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/middleware/plugins"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
@@ -124,31 +124,18 @@ func TestSeedServerHooks(t *testing.T) {
 
 	t.Run("PluginContainer", func(t *testing.T) {
 		var log hookLog
-		var plugin hookSwitch
-		h := startHooked(t, mem.New(), &yodel.ServerOptions{Middleware: []yodel.Middleware{plugin.middleware}}, nil)
+		var set plugins.Set
+		h := startHooked(t, mem.New(), &yodel.ServerOptions{Middleware: []yodel.Middleware{set.Middleware}}, nil)
 		h.works(t, 42)
-		counting := log.around("plugin")
-		plugin.current.Store(&counting) // Add
+		set.Put("plugin", log.around("plugin"))
 		h.works(t, 42)
 		log.is(t, "plugin", "plugin again")
-		plugin.current.Store(nil) // Remove
+		if names := set.Names(); len(names) != 1 || names[0] != "plugin" || !set.Remove("plugin") {
+			t.Errorf("the names are %q", names)
+		}
 		h.works(t, 42)
 		log.is(t, "plugin", "plugin again")
 	})
-}
-
-// A hookSwitch is a middleware that can be changed while calls go through it.
-type hookSwitch struct {
-	current atomic.Pointer[yodel.Middleware] // nil is none
-}
-
-func (s *hookSwitch) middleware(next yodel.Handler) yodel.Handler {
-	return func(ctx context.Context, call *yodel.Call) error {
-		if m := s.current.Load(); m != nil {
-			return (*m)(next)(ctx, call)
-		}
-		return next(ctx, call)
-	}
 }
 
 func TestSeedClientHooks(t *testing.T) {

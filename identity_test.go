@@ -8,12 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/identity"
+	"github.com/yodel-rpc/yodel/internal/keyscope"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
 func TestServerNamesItsServices(t *testing.T) {
 	named := func(s *Server) (names []string) {
-		if err := wire.EachService(s.encodedServices(), func(name []byte) { names = append(names, string(name)) }); err != nil {
+		if err := wire.EachService(s.methods.EncodedServices(), func(name []byte) { names = append(names, string(name)) }); err != nil {
 			t.Fatal(err)
 		}
 		return names
@@ -31,14 +33,11 @@ func TestServerNamesItsServices(t *testing.T) {
 	if got, want := fmt.Sprint(named(s)), "[Bare Orders pkg.Stock]"; got != want {
 		t.Errorf("the server names the services %s, want %s", got, want)
 	}
-	id := identityOf(&wire.Limits{Services: s.encodedServices()}, nil)
+	id := identity.Of(&wire.Limits{Incarnation: []byte("one"), Services: s.methods.EncodedServices()}, nil)
 	for service, want := range map[string]bool{"Orders": true, "Bare": true, "Order": false, "Orders.Get": false} {
-		if id.serves(service) != want {
-			t.Errorf("serves(%q) = %t, want %t", service, !want, want)
+		if id.MayBe("another", service) != want {
+			t.Errorf("a server with the service %q: got %t, want %t", service, !want, want)
 		}
-	}
-	if !identityOf(&wire.Limits{}, nil).serves("Orders") {
-		t.Error("a server that names no services was taken for one that has none")
 	}
 	for i := range wire.MaxServices {
 		if err := s.Handle(fmt.Sprintf("S%d.M", i), echo); err != nil {
@@ -58,7 +57,7 @@ func (panickingKeys) Scope() (string, time.Duration) { panic("no name") }
 // A server whose KeyMemory panics says that it remembers no keys.
 func TestServerSurvivesItsKeyMemory(t *testing.T) {
 	s := NewServer(&ServerOptions{Keys: panickingKeys{}, Logger: slog.New(slog.DiscardHandler)})
-	if got := s.keyScope(); *got != (keyScope{}) {
-		t.Errorf("the scope is %q for %v, want none", got.name, got.keep)
+	if got := s.keyScope(); *got != (keyscope.Scope{}) {
+		t.Errorf("the scope is %q for %v, want none", got.Name, got.Keep)
 	}
 }

@@ -5,7 +5,6 @@ package yodel
 import (
 	"context"
 	"errors"
-	"net"
 	"slices"
 
 	"github.com/yodel-rpc/yodel/internal/expiry"
@@ -34,19 +33,20 @@ func (s *Server) Do(ctx context.Context, call *Call) error {
 	if codec == nil {
 		codec = JSON
 	}
-	var request Encoded
-	request.Several = several(call.Args)
-	body, err := appendBody(nil, codec, call.Args)
-	if err != nil {
-		e := refusal("YDL2103", "%s: %v (codec %s)", call.Method, err, codec.Name())
-		e.Cause = err
-		return e
+	var body []byte
+	as := &format{Codec: codec}
+	_, f := as.Encode(&body, call.Method, call.Args, true)
+	if f == nil {
+		f = as.CheckReply(call.Method, call.Reply)
+	}
+	if f != nil {
+		return faultError(f)
 	}
 	ses, err := s.enterLocal(call.Method)
 	if err != nil {
 		return err
 	}
-	defer s.leaveLocal()
+	defer s.conns.Forget(ses)
 	v := ses.Begin(call.Method, codec, nil)
 	defer v.End()
 	stop := context.AfterFunc(ctx, func() {
@@ -55,15 +55,15 @@ func (s *Server) Do(ctx context.Context, call *Call) error {
 		}
 	})
 	defer stop()
-	call.handOver(v.Call())
+	handOver(call, v.Call())
 	v.Call().Deadline = expiry.Earliest(ctx, call.Deadline)
 	if e := v.Admit(len(body), true); e != nil {
 		return e
 	}
-	v.Body, v.Several, v.Owned = body, request.Several, true
+	v.Body, v.Several, v.Owned = body, several(call.Args), true
 	e := v.Run()
 	if e == nil {
-		e = call.takeReply(v, codec)
+		e = v.replyTo(call, as)
 	}
 	call.Trailer, call.ReplyAttachment = v.Call().Trailer, v.Call().ReplyAttachment
 	if md := v.Call().Header(); md != nil {
@@ -76,14 +76,14 @@ func (s *Server) Do(ctx context.Context, call *Call) error {
 }
 
 // handOver copies the fields that a caller sets to the call that the server executes.
-func (c *Call) handOver(to *Call) {
+func handOver(c, to *Call) {
 	to.Metadata, to.Attachment, to.Deadline = c.Metadata, slices.Clone(c.Attachment), c.Deadline
 	to.OneWay, to.Key, to.IdempotencyKey = c.OneWay, c.Key, c.IdempotencyKey
 	to.Criticality, to.Tenant, to.Trace, to.Explain, to.Attempt = c.Criticality, c.Tenant, c.Trace, c.Explain, c.Attempt
 }
 
-// takeReply decodes the reply of a call that succeeded into c.Reply, which may be nil.
-func (c *Call) takeReply(v *Served, codec Codec) *Error {
+// replyTo decodes the reply of a call that succeeded into c.Reply, which may be nil.
+func (v *Served) replyTo(c *Call, as *format) *Error {
 	if c.OneWay || c.Reply == nil {
 		return nil
 	}
@@ -91,37 +91,20 @@ func (c *Call) takeReply(v *Served, codec Codec) *Error {
 	if e != nil {
 		return e
 	}
-	if err := decodeBody(body, codec, c.Reply); err != nil {
-		e = failure("YDL2102", "%s: the reply does not fit %T: %v (codec %s)", c.Method, c.Reply, err, codec.Name())
-		e.Cause = err
+	if err := as.Fill(body, v.in.as.Positional, c.Reply); err != nil {
+		return unfit(c, as, err)
 	}
-	return e
+	return nil
 }
 
 // enterLocal returns the session of the calls of this process. While such a call is open, the
 // session counts as a connection of the server.
 func (s *Server) enterLocal(method string) (*Session, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closing {
+	ses := s.local()
+	if !s.conns.Use(ses) {
 		return nil, refusal("YDL3004", "%s: the server has been shut down", method)
 	}
-	if s.local == nil {
-		s.local = newSession(s, nil, &Peer{Addr: &net.UnixAddr{Name: "local", Net: "local"}, requests: &s.calls})
-		s.local.greet, s.local.HideErrors = func() error { return nil }, false
-	}
-	s.locals++
-	s.conns[s.local] = struct{}{}
-	return s.local, nil
-}
-
-func (s *Server) leaveLocal() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.locals--; s.locals == 0 {
-		delete(s.conns, s.local)
-		s.emptyLocked()
-	}
+	return ses, nil
 }
 
 // ServeSession calls serve with a Session for requests that do not come from a connection of the
@@ -135,16 +118,16 @@ func (s *Server) leaveLocal() {
 // connections are open. Shutdown closes Session.Draining and waits for serve. ServeSession may be
 // called concurrently, and does not need Serve.
 func (s *Server) ServeSession(peer *Peer, serve func(*Session)) error {
-	if err := s.admit(); err != nil {
+	if err := s.conns.Admit(); err != nil {
 		return err
 	}
 	peer.requests = &s.calls
 	ses := newSession(s, nil, peer)
-	closing, err := s.enter(ses, nil, nil)
+	closing, err := s.conns.Enter(ses, nil)
 	if err != nil {
 		return err
 	}
-	defer s.forget(ses)
+	defer s.conns.Forget(ses)
 	defer ses.awaitCalls()
 	if closing {
 		return ErrServerClosed

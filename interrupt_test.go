@@ -84,7 +84,7 @@ func TestASecondInterruptEndsAServerAtOnce(t *testing.T) {
 	go func() { outcome <- c.Call(context.Background(), "Shop.Hang", yodel.Values{}, nil) }()
 	wait("hanging")
 	must(t, cmd.Process.Signal(interrupt))
-	wait(`INFO yodel: draining calls=1 open="Shop.Hang from 127\.0\.0\.1:\d+" "for at most"=`)
+	wait(`INFO yodel: draining calls=1 open="Shop.Hang from 127\.0\.0\.1:\d+" forAtMost=`)
 	wait("restored") // by another goroutine than the one that drains
 	select {
 	case err := <-outcome:

@@ -5,15 +5,15 @@ package yodel
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net"
-	"slices"
 	"strings"
 	"time"
 
-	"github.com/yodel-rpc/yodel/internal/announcer"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/opencalls"
+	"github.com/yodel-rpc/yodel/internal/readiness"
+	"github.com/yodel-rpc/yodel/internal/reason"
+	"github.com/yodel-rpc/yodel/internal/serve"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -25,14 +25,35 @@ import (
 // has the port that the system chose. If ListenAndServe was started on another goroutine, Addr may
 // still return nil. A program that needs the address at once should call net.Listen, or Listen of a
 // Transport, and then Serve.
-func (s *Server) Addr() net.Addr {
-	s.mu.Lock()
-	listeners := s.listeners
-	s.mu.Unlock()
-	if len(listeners) == 0 {
+func (s *Server) Addr() net.Addr { return s.conns.Addr() }
+
+// Ready returns nil if the server should get calls: it has not begun to drain, and
+// ServerOptions.Ready has returned nil. The answer is at most some seconds old. Ready may wait 2 s
+// for the first one. All health checks report it: yodel.Health, and those of package protocol/http.
+func (s *Server) Ready() error {
+	if s.conns.Stopping() {
+		return ErrServerClosed
+	}
+	return s.ready.Ready()
+}
+
+// newProbe returns the probe that calls ServerOptions.Ready, or nil without Ready.
+func newProbe(s *Server) *readiness.Probe {
+	ask := s.opts.Ready
+	if ask == nil {
 		return nil
 	}
-	return listeners[0].Addr()
+	guarded := func(ctx context.Context) error {
+		return s.guard.Apart("ServerOptions.Ready", nil, func() error { return ask(ctx) })
+	}
+	return readiness.New(guarded, func(err error) {
+		if err != nil {
+			s.opts.Logger.Warn("yodel: not ready", "err", err)
+		} else {
+			s.opts.Logger.Info("yodel: ready")
+		}
+		s.announced.Again()
+	}, s.conns.Stopped())
 }
 
 // Shutdown shuts the server down gracefully. It withdraws the server from its registries and
@@ -51,8 +72,9 @@ func (s *Server) Addr() net.Addr {
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.hooks.Release()
 	began := time.Now()
-	first := s.leaving()
-	withdrawing := s.withdraw(ctx, first)
+	serving := s.conns.Listening() || len(s.lent.Conns()) > 0
+	first, withdrawn := s.announced.Withdraw(ctx)
+	first = first && serving
 	d := s.drain(ctx)
 	if first {
 		s.logDraining(ctx)
@@ -68,61 +90,11 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	if d.first {
 		s.pool.Close()
 	}
-	select {
-	case <-withdrawing:
-	case <-ctx.Done():
-	case <-time.After(announcer.FinishTime + announcer.WithdrawTime - time.Since(began)):
-	}
+	withdrawn()
 	if first {
 		s.logStopped(time.Since(began), cut)
 	}
 	return err
-}
-
-// leaving marks the server as withdrawn. It reports whether the shutdown should be logged: once,
-// and only if the server was serving.
-func (s *Server) leaving() (first bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	first = !s.withdrawn && len(s.listeners)+len(s.links) > 0
-	s.withdrawn = true
-	return first
-}
-
-// withdraw withdraws the server from all registries. It returns when that is done, or when the
-// registries' share of ctx's time has passed. The returned channel is closed when the withdrawal is
-// done.
-func (s *Server) withdraw(ctx context.Context, first bool) (ended <-chan struct{}) {
-	s.mu.Lock()
-	announced := s.announced
-	s.mu.Unlock()
-	done := make(chan struct{})
-	if len(announced) == 0 {
-		close(done)
-		return done
-	}
-	go func() {
-		defer close(done)
-		for _, a := range announced {
-			a.cancel()
-		}
-		for _, a := range announced {
-			a.wg.Wait()
-		}
-	}()
-	share := announcer.FinishTime + announcer.WithdrawTime
-	if end, ok := ctx.Deadline(); ok {
-		share = min(share, time.Until(end)/4)
-	}
-	select {
-	case <-done:
-	case <-ctx.Done():
-	case <-time.After(share):
-		if first {
-			s.opts.Logger.Warn("yodel: a registry has not answered yet; the server drains meanwhile", "waited", share)
-		}
-	}
-	return done
 }
 
 // A drain holds the channels and pools that a server waits for when it shuts down.
@@ -136,61 +108,27 @@ type drain struct {
 
 // drain stops the listeners, then refuses new calls. Each connection ends when its calls have.
 func (s *Server) drain(ctx context.Context) *drain {
-	s.mu.Lock()
-	d := &drain{first: !s.closing, empty: s.empty}
-	s.closing = true
-	if d.first {
-		close(s.stopped)
-		s.drainEnd, _ = ctx.Deadline()
-	}
-	s.emptyLocked()
-	listeners, conns, end := s.listeners, slices.Collect(maps.Keys(s.conns)), s.drainEnd
-	for sc := range s.links {
+	end, _ := ctx.Deadline()
+	d := &drain{first: s.conns.Stop(end), empty: s.conns.Empty()}
+	for _, sc := range s.lent.Conns() {
 		d.links = append(d.links, sc.peer.link)
+		d.quiet = append(d.quiet, sc.peer.link.Refuse())
 	}
-	d.pools = append([]*mux.Pool{s.pool}, slices.Collect(maps.Keys(s.pools))...)
-	s.mu.Unlock()
-	for _, l := range listeners {
-		_ = l.Close() // no goroutine will accept from it
-	}
-	for _, c := range conns {
-		go c.drain(end) // its client may connect again at once, and must not be reset then
-	}
-	for _, link := range d.links {
-		d.quiet = append(d.quiet, link.Refuse())
-	}
+	d.pools = s.lent.Pools()
 	return d
 }
 
 // wait waits until all connections have ended and no call is executing. It returns the cause of ctx
 // if ctx ends first.
 func (d *drain) wait(ctx context.Context) error {
-	if err := wait(ctx, append([]<-chan struct{}{d.empty}, d.quiet...)); err != nil {
+	if err := serve.Wait(ctx, append([]<-chan struct{}{d.empty}, d.quiet...)); err != nil {
 		return err
 	}
 	var settled []<-chan struct{} // for one-way calls, which may outlive their connections
 	for _, pool := range d.pools {
 		settled = append(settled, pool.Settled())
 	}
-	return wait(ctx, settled)
-}
-
-// wait waits until all channels are closed. It returns the cause of ctx if ctx ends first. A
-// channel that is already closed counts even if ctx has ended.
-func wait(ctx context.Context, channels []<-chan struct{}) error {
-	for _, ch := range channels {
-		select {
-		case <-ch:
-			continue
-		default:
-		}
-		select {
-		case <-ch:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	return nil
+	return serve.Wait(ctx, settled)
 }
 
 // cutOff ends the calls and connections that did not end in time. It describes them in what, for
@@ -200,13 +138,7 @@ func (s *Server) cutOff(d *drain, began time.Time, why error) (what string, err 
 	for _, link := range d.links {
 		link.CancelRequests()
 	}
-	s.mu.Lock()
-	s.closed = true
-	conns := len(s.conns) + s.arriving - s.accepting
-	for c := range s.conns {
-		go c.abort()
-	}
-	s.mu.Unlock()
+	conns := s.conns.CutOff()
 	switch {
 	case len(open) > 0:
 		what = count(len(open), "call") + ": " + opencalls.List(open)
@@ -215,24 +147,18 @@ func (s *Server) cutOff(d *drain, began time.Time, why error) (what string, err 
 	default:
 		return "", nil
 	}
-	e := failure("YDL4006", "shutdown after %v (%s) cut off %s", time.Since(began).Round(time.Millisecond), plain(why), what)
-	e.Cause = why
-	return what, e
+	return what, failure("YDL4006", "shutdown after %v (%s) cut off %s", time.Since(began).Round(time.Millisecond), reason.Plain(why), what).because(why)
 }
 
 // openCalls returns the calls that the server is executing.
 func (s *Server) openCalls() (open []opencalls.Call) {
-	s.mu.Lock()
-	conns := slices.Collect(maps.Keys(s.conns))
-	for sc := range s.links {
-		conns = append(conns, sc)
-	}
-	pools := append([]*mux.Pool{s.pool}, slices.Collect(maps.Keys(s.pools))...)
-	s.mu.Unlock()
-	for _, c := range conns {
+	for _, c := range s.conns.All() {
 		open = append(open, c.executing()...)
 	}
-	for _, pool := range pools {
+	for _, sc := range s.lent.Conns() {
+		open = append(open, sc.executing()...)
+	}
+	for _, pool := range s.lent.Pools() {
 		open = append(open, s.openOf(pool.Executing())...)
 	}
 	return open
@@ -261,7 +187,7 @@ func (s *Server) logDraining(ctx context.Context) {
 		attrs = append(attrs, "open", opencalls.List(open))
 	}
 	if end, ok := ctx.Deadline(); ok {
-		attrs = append(attrs, "for at most", max(time.Until(end), 0).Round(time.Millisecond))
+		attrs = append(attrs, "forAtMost", max(time.Until(end), 0).Round(time.Millisecond))
 	}
 	s.opts.Logger.Info("yodel: draining", attrs...)
 }
@@ -270,7 +196,7 @@ func (s *Server) logStopped(took time.Duration, cutOff string) {
 	s.peerLines.Flush()
 	attrs := []any{"took", took.Round(time.Millisecond)}
 	if cutOff != "" {
-		attrs = append(attrs, "cut off", cutOff)
+		attrs = append(attrs, "cutOff", cutOff)
 	}
 	s.opts.Logger.Info("yodel: stopped", attrs...)
 }

@@ -182,10 +182,10 @@ func TestAServerLogsItsLifecycle(t *testing.T) {
 		slices.Sort(got[len(got)-4 : len(got)-2]) // withdrawals are parallel
 		want := []string{
 			"listening addr=server transport=mem",
-			"announced service=A registry=yodel_test addr=server",
-			"announced service=Plain registry=yodel_test addr=server",
-			"withdrawn service=A registry=yodel_test addr=server",
-			"withdrawn service=Plain registry=yodel_test addr=server",
+			"announced rpcService=A registry=yodel_test addr=server",
+			"announced rpcService=Plain registry=yodel_test addr=server",
+			"withdrawn rpcService=A registry=yodel_test addr=server",
+			"withdrawn rpcService=Plain registry=yodel_test addr=server",
 			`draining calls=3 open="A.Slow from server/1 (2), A.Slower from server/1"`,
 			"stopped took=6s",
 		}

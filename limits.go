@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/defaults"
 	"github.com/yodel-rpc/yodel/internal/metadata"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/nesting"
@@ -110,19 +111,19 @@ func (l *Limits) decompressed() unpack.Limits {
 // withDefaults returns l with defaults for zero values.
 func (l *Limits) withDefaults() Limits {
 	filled := Limits{
-		MaxMessage:      orDefault(l.MaxMessage, 16<<20),
-		MaxDecompressed: orDefault(l.MaxDecompressed, maxDecompressed),
-		MaxMetadata:     min(orDefault(l.MaxMetadata, maxMetadata), maxMetadata),
-		MaxPairs:        orDefault(l.MaxPairs, 128),
-		MaxOpen:         min(orDefault(l.MaxOpen, 16<<10), wire.MaxSlots),
-		MaxMemory:       orDefault(l.MaxMemory, max(64<<20, 8*min(l.MaxMessage, math.MaxInt/64))),
-		MaxUnsent:       orDefault(l.MaxUnsent, 4<<20),
-		StreamWindow:    orDefault(l.StreamWindow, 64<<10),
-		MaxMethods:      orDefault(l.MaxMethods, 1024),
-		KeepAlive:       orDefault(l.KeepAlive, 15*time.Second),
-		Handshake:       orDefault(l.Handshake, 10*time.Second),
-		IdleTimeout:     min(max(l.IdleTimeout, 0), forever),
-		MaxAge:          min(max(l.MaxAge, 0), forever),
+		MaxMessage:      defaults.Positive(l.MaxMessage, 16<<20),
+		MaxDecompressed: defaults.Positive(l.MaxDecompressed, maxDecompressed),
+		MaxMetadata:     min(defaults.Positive(l.MaxMetadata, maxMetadata), maxMetadata),
+		MaxPairs:        defaults.Positive(l.MaxPairs, 128),
+		MaxOpen:         min(defaults.Positive(l.MaxOpen, 16<<10), wire.MaxSlots),
+		MaxMemory:       defaults.Positive(l.MaxMemory, max(64<<20, 8*min(l.MaxMessage, math.MaxInt/64))),
+		MaxUnsent:       defaults.Positive(l.MaxUnsent, 4<<20),
+		StreamWindow:    defaults.Positive(l.StreamWindow, 64<<10),
+		MaxMethods:      defaults.Positive(l.MaxMethods, 1024),
+		KeepAlive:       defaults.Positive(l.KeepAlive, 15*time.Second),
+		Handshake:       defaults.Positive(l.Handshake, 10*time.Second),
+		IdleTimeout:     min(max(l.IdleTimeout, 0), defaults.Forever),
+		MaxAge:          min(max(l.MaxAge, 0), defaults.Forever),
 		Polling:         cmp.Or(l.Polling, 50*time.Microsecond), // negative: none
 	}
 	if l.MaxDecompressed <= 0 {
@@ -144,21 +145,5 @@ func (l *Limits) metadata() metadata.Limits {
 	return metadata.Limits{Bytes: l.MaxMetadata, Pairs: l.MaxPairs}
 }
 
-// forever is the longest duration of an option, a hundred years. Sums of a few such durations do
-// not overflow.
-const forever = 100 * 365 * 24 * time.Hour
-
-// orDefault returns v, or def when v is zero or negative. It lowers very large values, so that sums
-// do not overflow.
-func orDefault[T int | time.Duration](v, def T) T {
-	if v <= 0 {
-		return def
-	}
-	switch v := any(v).(type) {
-	case time.Duration:
-		return T(min(v, forever))
-	case int:
-		return T(min(v, math.MaxInt/8))
-	}
-	return v
-}
+// compressAbove is the default size from which bodies are compressed, in bytes.
+const compressAbove = 1024

@@ -321,7 +321,7 @@ func TestInventedNames(t *testing.T) {
 			late := costOf(t, c, "Late")
 			t.Logf("%v for a name at the beginning, %v at the end; grown by %d KiB in the second half; an early call costs %v, a late one %v",
 				first, last, grown>>10, early, late)
-			if last > 3*first {
+			if last > 3*first && !raceEnabled { // the race detector of a busy machine is no judge of time
 				t.Errorf("names become slower: %v at the beginning, %v at the end", first, last)
 			}
 			if grown > 1<<20 {

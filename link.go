@@ -7,19 +7,16 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
 	"github.com/yodel-rpc/yodel/internal/firstbytes"
 	"github.com/yodel-rpc/yodel/internal/guard"
-	"github.com/yodel-rpc/yodel/internal/isolate"
+	"github.com/yodel-rpc/yodel/internal/identity"
 	"github.com/yodel-rpc/yodel/internal/mux"
-	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -35,10 +32,11 @@ type link struct {
 	conn    *firstbytes.Recorder
 	closing <-chan struct{}
 	done    <-chan struct{}
-	full    func() bool  // of the Link; nil if it has none
-	open    atomic.Int64 // calls in flight
-	replied atomic.Bool  // a call was answered
-	shutOff atomic.Bool  // the client has closed it
+	full    func() bool            // of the Link; nil if it has none
+	codec   func(call *Call) Codec // returns the codec that decodes the reply
+	open    atomic.Int64           // calls in flight
+	replied atomic.Bool            // a call was answered
+	shutOff atomic.Bool            // the client has closed it
 
 	mu  sync.Mutex
 	err error // why it accepts no more calls
@@ -49,12 +47,15 @@ type link struct {
 func (ep *Endpoint) connectLink(ctx context.Context, nc net.Conn) (*dialledConn, error) {
 	nc = ep.client.guard.Conn(nc)
 	conn, forWire := firstbytes.Record(nc)
-	l := &link{guard: ep.client.guard, conn: conn}
+	l := &link{guard: ep.client.guard, conn: conn, codec: (*Call).Encoding}
 	err := l.guard.Apart("the Wire's Connect", nil, func() (err error) {
 		if l.Link, err = ep.wire.Connect(ctx, forWire, ep); err == nil {
 			l.closing, l.done = l.Closing(), l.Done()
 			if limited, ok := l.Link.(interface{ Full() bool }); ok {
 				l.full = limited.Full
+			}
+			if own, ok := l.Link.(interface{ Codec(call *Call) Codec }); ok {
+				l.codec = own.Codec
 			}
 		}
 		return err
@@ -69,7 +70,7 @@ func (ep *Endpoint) connectLink(ctx context.Context, nc net.Conn) (*dialledConn,
 		}
 		return nil, err
 	}
-	d := &dialledConn{link: l, ep: ep, server: &serverIdentity{}, heard: clock()}
+	d := &dialledConn{link: l, ep: ep, server: new(identity.Server), heard: clock()}
 	d.up.Store(true)
 	_, d.secure = nc.(interface{ ConnectionState() tls.ConnectionState })
 	ep.client.event(ConnEvent{Kind: introspect.Connected, Addr: ep.Addr()})
@@ -118,7 +119,7 @@ func (d *dialledConn) watch() {
 	l.mu.Lock()
 	l.err = err
 	l.mu.Unlock()
-	d.ep.remove(d)
+	d.ep.core.Remove(d)
 	<-l.done
 	e := ConnEvent{Kind: introspect.Disconnected, Addr: d.ep.Addr()}
 	switch {
@@ -128,73 +129,6 @@ func (d *dialledConn) watch() {
 		e.Kind, e.Err = introspect.ReadFailed, err
 	}
 	c.event(e)
-}
-
-// attemptLink makes one attempt of a call on a link.
-func (c *Client) attemptLink(ctx context.Context, call *Call, d *dialledConn, ep *Endpoint) error {
-	o, ctx := call.out, isolate.Context(ctx)
-	if ctx.Err() != nil {
-		return &mux.CallError{Cause: context.Cause(ctx), NotProcessed: true}
-	}
-	b := c.binding(call)
-	if b == nil {
-		return tooLongName(call)
-	}
-	if err := unsendable(call, b, nil); err != nil {
-		return err
-	}
-	if call.IdempotencyKey != "" {
-		if _, err := call.claimKey(ep, d); err != nil {
-			return err
-		}
-	}
-	call.Attempt++
-	call.renew()
-	if o.readExtra().lent > 0 { // replies of this protocol do not return tokens
-		o.repay(call, 0)
-	}
-	if own, ok := ctx.Deadline(); !call.Deadline.IsZero() && (!ok || call.Deadline.Before(own)) { // otherwise ctx ends with its cause
-		limited, cancel := context.WithDeadline(ctx, call.Deadline)
-		defer cancel()
-		ctx = limited
-	}
-	at := ep.begun()
-	d.link.open.Add(1)
-	err := error(errGone) // remains if Do does not return
-	defer func() {
-		d.link.open.Add(-1)
-		if ep.ended(); at != 0 {
-			ep.learn(ctx, call, at, nil, err)
-		}
-		if err != nil {
-			call.failedOn(ep, err)
-		}
-		o.measured(ctx, call, ep, b, err)
-		if c.watches {
-			c.watchAttempt(ctx, call, err)
-		}
-	}()
-	s := call.stream
-	if s != nil {
-		at, s.met = 0, nil
-	}
-	if call.Compressing() != nil {
-		o.useExtra().linked = ctx
-	}
-	err = d.link.failure(ctx, ep, unsentByLink(d.link.Do(ctx, call)))
-	if s != nil {
-		err = s.outcome(call, err)
-	}
-	o.arrived = clock()
-	if e, ok := errors.AsType[*Error](err); err == nil || ok && !e.NotProcessed {
-		d.link.replied.Store(true)
-	}
-	if e, ok := err.(*Error); ok { //nolint:errorlint // a wrapper is the Link's
-		relayed := *e
-		relayed.relayed = true
-		err = &relayed
-	}
-	return err
 }
 
 // Reserve counts n bytes that a Link to the endpoint is about to allocate for a reply, for example
@@ -272,34 +206,4 @@ func (c *Client) wireFor(protocols []string) (w namedWire, ok bool) {
 		}
 	}
 	return namedWire{}, false
-}
-
-// An unspoken describes the instances that were left out because the client speaks none of their
-// protocols.
-type unspoken struct {
-	instances int
-	protocols []string // sorted, without duplicates
-}
-
-func (u *unspoken) add(protocols []string) {
-	u.instances++
-	for _, p := range protocols {
-		if i, found := slices.BinarySearch(u.protocols, p); !found && len(u.protocols) < maxUnspoken {
-			u.protocols = slices.Insert(u.protocols, i, text.Clip(p, maxWireName))
-		}
-	}
-}
-
-// Limits of the protocols that a message names.
-const (
-	maxUnspoken = 5
-	maxWireName = 20
-)
-
-// String returns the end of a message that begins with "no instance", or "".
-func (u *unspoken) String() string {
-	if u.instances == 0 {
-		return ""
-	}
-	return fmt.Sprintf(" speaks a protocol that this client has: they speak %s, and ClientOptions.Wires has no Wire for it", strings.Join(u.protocols, " and "))
 }

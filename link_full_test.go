@@ -95,3 +95,34 @@ func TestFullLinks(t *testing.T) {
 		c.Close()
 	}
 }
+
+// A socketWire changes the settings of sockets.
+type socketWire struct {
+	singleWire
+	sockets chan net.Conn
+}
+
+func (w *socketWire) Connect(ctx context.Context, nc net.Conn, ep *yodel.Endpoint) (yodel.Link, error) {
+	socket, ok := nc.(interface{ NetConn() net.Conn })
+	if !ok {
+		return nil, errors.New("the connection hides its socket")
+	}
+	w.sockets <- socket.NetConn()
+	return w.singleWire.Connect(ctx, nc, ep)
+}
+
+// A Wire reaches the socket of its connection, for example to set its keep-alive.
+func TestAWireReachesItsSocket(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	w := &socketWire{singleWire{began: make(chan struct{}, 1), release: make(chan struct{})}, make(chan net.Conn, 1)}
+	close(w.release)
+	c := newClient(t, &yodel.ClientOptions{Wires: []yodel.Wire{w}}, "single://"+l.Addr().String())
+	must(t, c.Call(t.Context(), "Test.Echo", nil, nil))
+	tcp, ok := (<-w.sockets).(*net.TCPConn)
+	if !ok {
+		t.Fatal("it is no *net.TCPConn")
+	}
+	must(t, tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Minute}))
+}

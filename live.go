@@ -5,80 +5,48 @@ package yodel
 import (
 	"cmp"
 	"context"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/diagnose"
+	"github.com/yodel-rpc/yodel/internal/instanceevents"
 	"github.com/yodel-rpc/yodel/internal/live"
+	"github.com/yodel-rpc/yodel/internal/methods"
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/record"
+	"github.com/yodel-rpc/yodel/internal/stats"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // This file measures what a server with ServerOptions.Diagnostics and the clients of its handlers
-// do in the course of time. The counter of a series is chosen when a connection first uses a
-// method, so that a call only adds to it. See docs/decisions/0049-live-data.md.
+// do in the course of time. The counter of a series is chosen when the first call of a method on a
+// connection ends, so that later calls only add to it. See docs/decisions/0049-live-data.md.
 
-// A liveServer is the live data of a server.
-type liveServer struct {
-	*live.Recorder
-	events live.Ring[introspect.Event]
-	taps   diagnose.Taps
-	// heritage is inherited by the calls of handlers whose own call passes on nothing else.
-	heritage heritage
-
-	mu      sync.Mutex
-	clients map[*Client]struct{} // those that handlers use
-	name    string               // of the first of them
-}
-
-func newLiveServer(s *Server) *liveServer {
-	l := &liveServer{Recorder: live.New(time.Now()), clients: make(map[*Client]struct{})}
-	l.heritage.server = s
-	return l
-}
-
-// measure records the steps of time until the caller calls stop.
-func (s *Server) measure() (stop func()) {
-	if s.live == nil {
-		return func() {}
-	}
-	ended, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		s.live.Run(ended)
-	}()
-	return func() {
-		close(ended)
-		<-stopped
-	}
-}
-
-// choose chooses the counter of the method's calls with this connection's caller, once.
-func (b *boundMethod) choose() {
-	l := b.server.live
-	if l == nil {
-		return
-	}
+// count counts a call of the method with this connection's caller. The first call chooses the
+// counter.
+func (b *boundMethod) count(latency time.Duration, code int) {
 	b.chosen.Do(func() {
-		b.counter.Store(l.Counter(live.Key{Side: serverSide, Method: b.name, Peer: b.caller}))
+		b.counter = b.server.live.Counter(live.Key{Side: serverSide, Method: b.Name, Peer: b.caller})
 	})
+	if b.counter != nil {
+		b.counter.End(latency, code)
+	}
 }
 
 // measure counts a call that has ended, and shows it to the taps.
-func (c *serverCall) measure(took time.Duration, code Code) {
+func (c *serverCall) measure(took, latency time.Duration, code Code) {
 	if c.method != nil {
-		if k := c.as.counter.Load(); k != nil {
-			k.End(took, int(code))
+		c.as.count(latency, countsAs(code, c.err))
+		if c.call.Tenant != "" {
+			c.server.live.CountTenant(c.as.Name, c.call.Tenant, countsAs(code, c.err))
 		}
 	}
-	if c.server.live.taps.Any() {
+	if c.server.live.Taps.Any() {
 		c.tap(took, code)
 	}
 }
@@ -103,13 +71,29 @@ func (o *outgoing) count(ctx context.Context, call *Call, k *live.Counter, err e
 	}
 	code := 0
 	if err != nil {
-		code = int(CodeOf(o.from.explainAt(ctx, call, addrOf(call), err)))
+		told := o.from.explainAt(ctx, call, addrOf(call), err)
+		code = countsAs(CodeOf(told), told)
 	}
 	began, ended := max(o.began, o.req.Began), o.arrived
-	if ended < began || call.stream != nil {
+	if ended < began {
 		ended = clock()
 	}
-	k.End(ended-began, code)
+	took := ended - began
+	if call.stream != nil {
+		took = stats.Unmeasured
+	}
+	k.End(took, code)
+}
+
+// countUnsent counts a call that no instance got, such as one that a rule refused. The peer of its
+// series is empty.
+func (c *Client) countUnsent(call *Call, err error) {
+	if s := c.server.Load(); s != nil {
+		k := s.live.Counter(live.Key{Side: clientSide, Method: text.Clip(call.Method, wire.MaxName)})
+		if k != nil {
+			k.End(stats.Unmeasured, countsAs(CodeOf(err), err))
+		}
+	}
 }
 
 // counter returns the counter of a method on the endpoint, always the same one. It may be nil.
@@ -119,8 +103,8 @@ func (ep *Endpoint) counter(b *binding) *live.Counter {
 	}
 	l := ep.client.server.Load().live
 	c := l.Counter(live.Key{Side: clientSide, Method: b.Name, Peer: text.Clip(ep.Addr(), wire.MaxName)})
-	ep.mu.Lock()
-	defer ep.mu.Unlock()
+	ep.countersMu.Lock()
+	defer ep.countersMu.Unlock()
 	ep.counters.Set(b.Handle, &measuredMethod{b.Generation, c})
 	return c
 }
@@ -128,30 +112,21 @@ func (ep *Endpoint) counter(b *binding) *live.Counter {
 // adopt makes the calls and the events of a client part of the server's live data. A client belongs
 // to the first server whose handlers use it.
 func (s *Server) adopt(c *Client) {
-	l := s.live
-	if l == nil || !c.server.CompareAndSwap(nil, s) {
+	if s.live == nil || !c.server.CompareAndSwap(nil, s) {
 		return
 	}
-	l.mu.Lock()
-	l.clients[c] = struct{}{}
-	l.name = cmp.Or(l.name, c.opts.Name)
-	l.mu.Unlock()
+	s.live.Adopt(c, c.opts.Name)
 	if c.shut.Load() {
-		l.leave(c)
+		s.live.Leave(c)
 	}
-	c.events.mu.Lock()
-	defer c.events.mu.Unlock()
-	for _, e := range c.events.early {
-		l.events.Add(e)
-	}
-	c.events.early = nil
+	s.take(c)
 }
 
-// leave removes a client that was closed.
-func (l *liveServer) leave(c *Client) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.clients, c)
+// take adds the events that a client has kept.
+func (s *Server) take(c *Client) {
+	for _, e := range c.events.Take() {
+		s.Note(e)
+	}
 }
 
 // Live returns the calls of the last minutes and hours, the last events, and the state of the
@@ -168,13 +143,9 @@ func (s *Server) Live(q *introspect.LiveQuery) *introspect.Live {
 		q = &introspect.LiveQuery{}
 	}
 	out := &introspect.Live{Now: time.Now(), Name: programName(), Series: []introspect.Series{}, Process: diagnose.Process(s.started)}
-	if l := s.live; l != nil {
-		diagnose.Series(l.Recorder, q, out)
+	if s.live != nil {
+		s.live.Answer(q, out)
 		out.Inflight = s.inflight(q)
-		out.Events = l.events.All()
-		l.mu.Lock()
-		out.Name = cmp.Or(l.name, out.Name)
-		l.mu.Unlock()
 	}
 	return out
 }
@@ -182,8 +153,8 @@ func (s *Server) Live(q *introspect.LiveQuery) *introspect.Live {
 // inflight returns how many calls the server is executing, by method.
 func (s *Server) inflight(q *introspect.LiveQuery) map[string]int64 {
 	calls := make(map[string]int64)
-	s.registered(func(names []string, m *method) {
-		if n := m.stats.Inflight(); n > 0 && q.Side != clientSide && (q.Method == "" || slices.Contains(names, q.Method)) {
+	s.methods.Each(func(names []string, m *method) {
+		if n := m.Stats.Inflight(); n > 0 && q.Side != clientSide && (q.Method == "" || slices.Contains(names, q.Method)) {
 			calls[names[0]] = n
 		}
 	})
@@ -202,13 +173,11 @@ func (s *Server) Conns() *introspect.Conns {
 		peer *Peer
 	}
 	var conns []accepted
-	s.mu.Lock()
-	for c := range s.conns {
-		if peer := c.visible(); peer != nil && c != connection(s.local) {
+	for _, c := range s.conns.All() {
+		if peer := c.visible(); peer != nil {
 			conns = append(conns, accepted{c, peer})
 		}
 	}
-	s.mu.Unlock()
 	out := &introspect.Conns{Conns: []introspect.ConnInfo{}}
 	for _, c := range conns[:min(len(conns), maxConnInfos)] {
 		info := c.conn.describe()
@@ -216,29 +185,24 @@ func (s *Server) Conns() *introspect.Conns {
 		out.Conns = append(out.Conns, info)
 	}
 	out.Left = max(len(conns)-maxConnInfos, 0)
-	if s.live != nil {
-		s.live.dialled(out)
-	}
+	s.dialled(out)
 	slices.SortFunc(out.Conns, func(a, b introspect.ConnInfo) int {
 		return cmp.Or(strings.Compare(a.Side, b.Side), strings.Compare(a.Addr, b.Addr), a.Since.Compare(b.Since))
 	})
 	return out
 }
 
-// dialled adds the connections of clients.
-func (l *liveServer) dialled(out *introspect.Conns) {
-	l.mu.Lock()
-	clients := slices.Collect(maps.Keys(l.clients))
-	l.mu.Unlock()
-	for _, c := range clients {
+// dialled adds the connections of the clients that handlers use.
+func (s *Server) dialled(out *introspect.Conns) {
+	for _, c := range s.live.Clients() {
 		for _, ep := range c.cluster.endpoints() {
-			for _, d := range *ep.conns.Load() {
+			for _, d := range ep.core.Conns() {
 				if len(out.Conns) >= maxConnInfos {
 					out.Left++
 					continue
 				}
 				out.Conns = append(out.Conns, introspect.ConnInfo{
-					Side: clientSide, Addr: ep.Addr(), Agent: d.agent, Protocol: ep.protocol, TLS: d.secure, Since: sinceOf(d.heard), Conn: d.stats(),
+					Side: clientSide, Addr: ep.Addr(), Agent: d.agent, Protocol: ep.protocol, TLS: d.secure, Since: sinceOf(d.heard), Unlisted: ep.core.Unlisted(), Conn: d.stats(),
 				})
 			}
 		}
@@ -246,7 +210,7 @@ func (l *liveServer) dialled(out *introspect.Conns) {
 }
 
 // sinceOf converts a reading of the clock to a time without a monotonic part.
-func sinceOf(at time.Duration) time.Time { return mux.TimeOf(at).Round(0).UTC() }
+func sinceOf(at time.Duration) time.Time { return timeOf(at).Round(0).UTC() }
 
 // describe implements connection.
 func (sc *serverConn) describe() introspect.ConnInfo {
@@ -260,63 +224,26 @@ func (ses *Session) describe() introspect.ConnInfo {
 	return introspect.ConnInfo{Protocol: ses.protocol, Since: sinceOf(ses.began), Conn: introspect.Conn{Open: len(ses.open)}}
 }
 
-// clientEvents holds the events of a client until handlers of a server with live data use it.
-type clientEvents struct {
-	mu    sync.Mutex
-	early []introspect.Event
-}
-
-// maxEarlyEvents is how many events a client keeps that no server with live data knows.
-const maxEarlyEvents = 64
-
 // Note adds an event to the live data of the server whose handlers use the client. It is for
 // plug-ins that change how the client calls, for example by a rule. A client that no server with
 // ServerOptions.Diagnostics uses keeps the last 64 events for such a server. A zero At means the
 // present. Note cuts texts that are too long. It may be called concurrently, and calls no user
 // code.
 func (c *Client) Note(e introspect.Event) {
+	c.events.Add(e)
 	if s := c.server.Load(); s != nil {
-		s.Note(e)
-		return
+		s.take(c)
 	}
-	clipEvent(&e)
-	c.events.mu.Lock()
-	defer c.events.mu.Unlock()
-	if s := c.server.Load(); s != nil { // adopt has taken the earlier ones, or is about to
-		defer s.Note(e)
-		return
-	}
-	if len(c.events.early) == maxEarlyEvents {
-		c.events.early = slices.Delete(c.events.early, 0, 1)
-	}
-	c.events.early = append(c.events.early, e)
 }
 
 // Note adds an event to the live data of the server, for plug-ins that change what the server does,
 // for example by a rule. Without ServerOptions.Diagnostics, Note does nothing. It adds an event
 // only once, so the server and its clients may all be told of it. A zero At means the present. Note
 // cuts texts that are too long. It may be called concurrently.
-func (s *Server) Note(e introspect.Event) {
-	if s.live != nil {
-		clipEvent(&e)
-		s.live.events.Add(e)
-	}
-}
-
-// clipEvent bounds the memory of an event.
-func clipEvent(e *introspect.Event) {
-	if e.At.IsZero() {
-		e.At = time.Now()
-	}
-	e.At = e.At.Round(0).UTC()
-	e.Kind, e.Object = text.Clip(e.Kind, maxReportShort), text.Clip(e.Object, wire.MaxName)
-	e.What, e.By = text.Clip(e.What, maxReportText), text.Clip(e.By, maxReportShort)
-}
+func (s *Server) Note(e introspect.Event) { s.live.Note(e) }
 
 // The kinds of events that the root package adds.
 const (
-	eventUp       = "instance up"
-	eventDown     = "instance down"
 	eventNotReady = "not ready"
 	eventReady    = "ready"
 	eventDrain    = "drain"
@@ -325,37 +252,21 @@ const (
 
 // noteReady adds the event of an endpoint that becomes ready, or not ready, for the reason by.
 func (ep *Endpoint) noteReady(by string, ready bool) {
-	e := introspect.Event{Kind: eventNotReady, Object: ep.Addr(), What: "gets no calls while others are ready: " + by, By: by}
+	e := introspect.Event{Kind: eventNotReady, Object: ep.Addr(), What: "gets no calls while others are ready", By: by}
 	if ready {
-		e.Kind, e.What = eventReady, "no longer held back: "+by
+		e.Kind, e.What = eventReady, "no longer held back"
 	}
 	ep.client.Note(e)
 }
 
-// noteInstances adds the events of instances that the resolver has added, or that have left. Many
-// at once make one event.
+// noteInstances adds the events of instances that the resolver has added, or that have left.
 func (cl *cluster) noteInstances(kind string, endpoints []*Endpoint) {
-	const single, listed = 8, 3
-	news := "the resolver names it"
-	if kind == eventDown {
-		news = "it has left"
+	for _, e := range instanceevents.Of(kind, cl.service, len(endpoints), func(i int) (string, bool) {
+		in := endpoints[i].instance.Load()
+		return in.Addr, in.State == inactive
+	}) {
+		cl.client.Note(e)
 	}
-	of := ""
-	if cl.service != "" {
-		of = " of " + cl.service
-	}
-	if len(endpoints) <= single {
-		for _, ep := range endpoints {
-			cl.client.Note(introspect.Event{Kind: kind, Object: ep.Addr(), What: "an instance" + of + ": " + news, By: "resolver"})
-		}
-		return
-	}
-	var addrs []string
-	for _, ep := range endpoints[:listed] {
-		addrs = append(addrs, ep.Addr())
-	}
-	what := count(len(endpoints), "instance") + of + ": " + strings.Join(addrs, ", ") + " and others"
-	cl.client.Note(introspect.Event{Kind: kind, Object: cl.service, What: what, By: "resolver"})
 }
 
 // programName returns the default of ClientOptions.Name.
@@ -363,20 +274,121 @@ func programName() string {
 	if len(os.Args) == 0 {
 		return ""
 	}
-	return callerName(filepath.Base(os.Args[0]))
-}
-
-// callerName returns a name in the form in which all protocols can carry it: as a product in the
-// User-Agent of HTTP.
-func callerName(name string) string {
-	name = strings.Map(func(r rune) rune {
-		if r > ' ' && r < 0x7f && !strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) {
-			return r
-		}
-		return '-'
-	}, name[:min(len(name), wire.MaxCaller)])
-	return name[:min(len(name), wire.MaxCaller)]
+	return text.Product(filepath.Base(os.Args[0]), wire.MaxCaller)
 }
 
 // Name returns the name under which the client calls: ClientOptions.Name or its default.
 func (c *Client) Name() string { return c.opts.Name }
+
+// tapped reports whether a tap is open, so that all calls are timed.
+func (s *Server) tapped() bool { return s.live != nil && s.live.Taps.Any() }
+
+// caller returns the name of the caller, or its address.
+func (c *serverCall) caller() string { return cmp.Or(c.as.caller, c.peer.Addr.String()) }
+
+// tap shows a call that has ended to the open taps.
+func (c *serverCall) tap(took time.Duration, code Code) {
+	ended := &diagnose.Ended{Method: c.call.Method, Tenant: c.call.Tenant, Took: took, Failed: code != 0, Caller: c.caller}
+	ended.Describe = func() introspect.Tapped { return c.describe(took, code) }
+	c.server.live.Taps.Show(ended, clock())
+}
+
+// describe describes the call for a tap.
+func (c *serverCall) describe(took time.Duration, code Code) introspect.Tapped {
+	call := &c.call
+	traffic := call.Traffic()
+	m := introspect.Tapped{
+		At: time.Now().Round(0).UTC(), Method: shorten(call.Method, record.MaxName), Peer: c.caller(), Tenant: shorten(call.Tenant, record.MaxName),
+		In: traffic.BytesIn, Out: traffic.BytesOut, Trace: shorten(call.Trace, record.MaxText),
+	}
+	if took != mux.Untimed {
+		m.Took = took
+	}
+	if code != 0 {
+		m.Code = code.String()
+	}
+	if c.err != nil {
+		m.Message = shorten(asError(c.err).Message, record.MaxText)
+	}
+	return m
+}
+
+// serveTap is the handler of yodel.Tap.
+func (s *Server) serveTap(ctx context.Context, q *introspect.TapQuery, send Send[introspect.Tapped]) error {
+	if s.live == nil {
+		return failure("YDL3103", "yodel.Tap: this server does not share its diagnostics")
+	}
+	t, err := s.live.Taps.Open(q)
+	if err != nil {
+		return Errorf(ResourceExhausted, "%d taps are open, which is the limit", diagnose.MaxTaps)
+	}
+	defer s.live.Taps.Close(t)
+	return t.Run(ctx, CallFrom(ctx).Draining(), send)
+}
+
+// count counts a call of a client that has ended with err: see ClientOptions.CountCalls. It uses
+// data that the client has anyway, so a call that is counted reads the clock no more often than
+// others.
+func (q *requester) count(o *outgoing, call *Call, err error) {
+	if q.counts == nil || o.peer != nil {
+		return
+	}
+	code := countsAs(CodeOf(err), err)
+	n, took := q.countsOf(o, call, code), q.tookFor(o, call, err)
+	if call.stream != nil {
+		took = stats.Unmeasured
+	}
+	n.End(took, code)
+	if call.rare == nil && call.stream == nil && call.turn == nil {
+		if call.Attempt > 0 {
+			n.Bytes.Add(uint64(o.received), uint64(len(o.req.Body)+len(o.req.Attachment)+len(o.req.Metadata)))
+		}
+		return
+	}
+	if call.turn != nil && call.turn.kept != nil {
+		return // another goroutine may be sending the call again, with the same memory
+	}
+	t := call.Traffic()
+	n.Bytes.Add(uint64(t.BytesIn), uint64(t.BytesOut))
+	n.Messages.Add(uint64(t.Received), uint64(t.Sent))
+	if extra := call.Attempt - 1; extra > 0 {
+		hedges := min(t.Forks, extra)
+		n.Extra.Add(uint64(extra-hedges), uint64(hedges))
+	}
+}
+
+// countsOf returns the counters of the method of a call that has ended with a code.
+func (q *requester) countsOf(o *outgoing, call *Call, code int) *stats.Calls {
+	var m *methods.Method[format]
+	if b := o.binding; b != nil {
+		m = b.Of
+	} else {
+		m = q.called.Find(call.Method)
+	}
+	if m != nil {
+		if n := m.Calls.Load(); n != nil {
+			return n
+		}
+	}
+	n, final := q.counts.Of(call.Method, code == int(Unimplemented))
+	if m != nil && final {
+		m.Calls.Store(n)
+	}
+	return n
+}
+
+// tookFor returns how long a call took that has ended with err. If its reply ended it, the time of
+// the reply counts, which the reader goroutine has read.
+func (q *requester) tookFor(o *outgoing, call *Call, err error) time.Duration {
+	if call.watch == watched {
+		return call.took
+	}
+	began, ended := call.start(), o.arrived
+	if began == 0 { // it failed before it could be sent
+		return 0
+	}
+	if ended == 0 || err != nil || call.rare != nil || call.stream != nil || q.client != nil && q.client.wraps {
+		ended = clock()
+	}
+	return max(ended-began, 0)
+}

@@ -10,12 +10,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/wire"
-	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
 // A student is a round robin that notes how attempts end.
@@ -210,46 +208,6 @@ func TestAServerSaysHowBusyItIs(t *testing.T) {
 	until(t, "it has heard that they have ended", heard(0))
 }
 
-func TestAnEndpointsLoad(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		known := make(chan []*yodel.Endpoint, 1)
-		c := yodel.NewClient(resolverFunc(func(ctx context.Context, update func([]yodel.Instance)) error {
-			update([]yodel.Instance{{Addr: "nobody:1", Inflight: 7}})
-			<-ctx.Done()
-			return nil
-		}), &yodel.ClientOptions{Balancer: func(all []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
-			known <- all
-			return yodel.RoundRobin(all, last)
-		}})
-		defer c.Close()
-		ep := (<-known)[0]
-		want := func(when string, load int) {
-			t.Helper()
-			if got := ep.Load(); got != load {
-				t.Errorf("%s: the load is %d, want %d", when, got, load)
-			}
-		}
-		want("before the first reply", 7)
-		ep.Reported(41)
-		want("a reply was heard, whose own call was one of 41", 40)
-		time.Sleep(1900 * time.Millisecond)
-		want("a while later", 40)
-		ep.Reported(31)
-		time.Sleep(1900 * time.Millisecond)
-		want("a while after another one", 30)
-		time.Sleep(2 * time.Second)
-		want("two seconds after the last one", 15)
-		time.Sleep(20 * time.Second)
-		want("long after it", 0)
-		ep.Reported(3)
-		want("another one", 2)
-		time.Sleep(10 * time.Second)
-		want("long after that", 0)
-		ep.Reported(1)
-		want("nothing else", 0)
-	})
-}
-
 // A pingCounter counts the pings that are written by themselves, as they are on an idle connection.
 type pingCounter struct {
 	net.Conn
@@ -291,30 +249,6 @@ func TestRTTIsMeasuredWhenItIsAskedFor(t *testing.T) {
 	if n := pings.Load(); n > 1 {
 		t.Errorf("%d pings were written, want 1", n)
 	}
-}
-
-func TestRTTIsMeasuredAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := yodeltest.NewServer(t, nil)
-		c := yodeltest.NewClient(t, nil, s)
-		must(t, c.Ready(t.Context()))
-		ep := c.Endpoints()[0]
-		measured := func() bool {
-			ep.RTT()
-			synctest.Wait()
-			defer ep.ForgetRTT()
-			return ep.RTT() > 0
-		}
-		for i, want := range []bool{true, false} {
-			if measured() != want {
-				t.Errorf("asked %d times, measured: %v", i+1, !want)
-			}
-		}
-		time.Sleep(5 * time.Second)
-		if !measured() {
-			t.Error("not measured again after 5 s")
-		}
-	})
 }
 
 // A tolerantPicker ignores readiness, and notes whether it would have mattered.

@@ -5,10 +5,8 @@ package yodel
 import (
 	"context"
 	"log/slog"
-	"reflect"
 
 	"github.com/yodel-rpc/yodel/internal/guard"
-	"github.com/yodel-rpc/yodel/internal/reflectcall"
 )
 
 // A Method is the name of a method together with the types of its request and its reply. A Method
@@ -67,7 +65,7 @@ func (m Method[In, Out]) Notify(ctx context.Context, c Caller, in *In) error {
 // ended.
 func (m Method[In, Out]) Go(ctx context.Context, c Caller, in *In) *Future[Out] {
 	f := &Future[Out]{ended: make(chan struct{})}
-	f.Call.Method, f.Call.Args, f.Call.Reply = string(m), in, &f.out
+	f.Call.Method, f.Call.Args, f.Call.Reply = string(m), in, &f.result
 	begin(ctx, c, &f.Call, func(err error) {
 		f.err = err
 		close(f.ended)
@@ -80,16 +78,16 @@ func (m Method[In, Out]) Go(ctx context.Context, c Caller, in *In) *Future[Out] 
 func (m Method[In, Out]) Then(ctx context.Context, c Caller, in *In, done func(*Out, error)) {
 	t := &then[Out]{done: done}
 	if client, ok := c.(*Client); ok {
-		client.then(ctx, string(m), in, &t.out, t)
+		client.then(ctx, string(m), in, &t.result, t)
 		return
 	}
-	begin(ctx, c, &Call{Method: string(m), Args: in, Reply: &t.out}, t.Ended)
+	begin(ctx, c, &Call{Method: string(m), Args: in, Reply: &t.result}, t.Ended)
 }
 
 // A then holds the reply and the callback of an asynchronous call in one allocation.
 type then[Out any] struct {
-	out  Out
-	done func(*Out, error)
+	result Out
+	done   func(*Out, error)
 }
 
 func (t *then[Out]) Ended(err error) {
@@ -97,61 +95,23 @@ func (t *then[Out]) Ended(err error) {
 		t.done(nil, err)
 		return
 	}
-	t.done(&t.out, nil)
-}
-
-// An ender is notified when an asynchronous call has ended.
-type ender interface{ Ended(err error) }
-
-// A callback is an ender that calls a function, which may be nil.
-type callback func(error)
-
-func (f callback) Ended(err error) {
-	if f != nil {
-		f(err)
-	}
+	t.done(&t.result, nil)
 }
 
 // Handle registers f as the handler of the method. Calls to it use no reflection. Handle panics if
 // the name is taken or f is nil.
 func (m Method[In, Out]) Handle(s *Server, f func(ctx context.Context, in *In) (*Out, error)) {
-	s.mustAdd(string(m), f == nil, m.method(f))
-}
-
-func (m Method[In, Out]) method(f func(ctx context.Context, in *In) (*Out, error)) *method {
-	return &method{
-		in: []reflect.Type{reflect.TypeFor[In]()}, out: []reflect.Type{reflect.TypeFor[Out]()},
-		newArgs: func() any { return new(In) },
-		call: func(ctx context.Context, args any) (any, error) {
-			out, err := f(ctx, args.(*In)) //nolint:forcetypeassert // newArgs made it
-			if out == nil {
-				return orNothing[Out](err)
-			}
-			return out, err
-		},
-	}
-}
-
-// orNothing returns the outcome of a handler that returned a nil reply and err. If err is nil and
-// the reply's type has no content, the outcome is an empty reply. If err is nil and the type has
-// content, the outcome is reflectcall.ErrNoReply, because the caller could not distinguish a nil
-// reply from a reply of zeros.
-func orNothing[Out any](err error) (any, error) {
-	out := new(Out)
-	if err == nil && !reflectcall.HasNoContent(reflect.TypeFor[Out]()) {
-		err = reflectcall.ErrNoReply
-	}
-	return out, err
+	s.mustAdd(string(m), f == nil, unary(f))
 }
 
 // A Future is a call that Method.Go has begun. Its methods may be called concurrently.
 type Future[Out any] struct {
 	// Call is the call itself. Once the call has ended, it has the trailer and the attachment of
 	// the reply. The program must not use Call before the call has ended.
-	Call  Call
-	out   Out
-	err   error
-	ended chan struct{}
+	Call   Call
+	result Out
+	err    error
+	ended  chan struct{}
 }
 
 // Done returns a channel that is closed when the call has ended.
@@ -164,7 +124,7 @@ func (f *Future[Out]) Get() (*Out, error) {
 	if f.err != nil {
 		return nil, f.err
 	}
-	return &f.out, nil
+	return &f.result, nil
 }
 
 // begin sends a call through any Caller without waiting for the reply.

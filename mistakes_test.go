@@ -331,7 +331,9 @@ func (hangingLister) Watch(ctx context.Context, update func([]yodel.Instance)) e
 	return nil
 }
 
-func (hangingLister) Services(ctx context.Context) (string, []string, error) {
+func (hangingLister) Describe() yodel.Description { return yodel.Description{Services: hang} }
+
+func hang(ctx context.Context) (string, []string, error) {
 	<-ctx.Done()
 	return "", nil, ctx.Err()
 }

@@ -7,9 +7,12 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/budget"
-	"github.com/yodel-rpc/yodel/internal/details"
+	"github.com/yodel-rpc/yodel/internal/fields"
+	"github.com/yodel-rpc/yodel/internal/memory"
 	"github.com/yodel-rpc/yodel/internal/metadata"
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/registered"
+	"github.com/yodel-rpc/yodel/internal/reuse"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -18,14 +21,16 @@ import (
 // serverCall, and the outcome of the call into a reply.
 
 // An incoming is a call on the server together with its request, in one allocation. It is reused if
-// the handler ran on the reader goroutine and user code did not get the call: see callRef.
+// the handler ran on the reader goroutine and user code did not get the call: see callRef. What a
+// connection keeps for its next call is here, and the reader drops it when the connection is idle.
 type incoming struct {
 	mux.Request
 	serverCall
 	target   *target
-	handling *callContext       // the handler's context, without the observers' values
-	metadata Metadata           // the map for repeated metadata, kept for later calls
-	repeated *metadata.Repeated // nil for none
+	handling *callContext  // the handler's context, without the observers' values
+	first    callContext   // the context of the first call
+	contexts []callContext // for the next calls
+	kept     metadata.Kept // for later calls
 }
 
 // A callContext is the context of a handler.
@@ -48,16 +53,16 @@ type target struct {
 	conn *serverConn
 }
 
-// newContext returns a context that was never used. Contexts are allocated in groups, because
-// allocating each one takes a tenth of a short call. A group remains in memory while a handler
-// keeps one of its contexts.
-func (sc *serverConn) newContext() *callContext {
+// next returns a context that was never used. Contexts are allocated in groups, because allocating
+// each one takes a tenth of a short call. A group remains in memory while a handler keeps one of
+// its contexts.
+func (in *incoming) next() *callContext {
 	const group = 8 // half a KiB
-	if len(sc.contexts) == 0 {
-		sc.contexts = make([]callContext, group)
+	if len(in.contexts) == 0 {
+		in.contexts = make([]callContext, group)
 	}
-	x := &sc.contexts[0]
-	sc.contexts = sc.contexts[1:]
+	x := &in.contexts[0]
+	in.contexts = in.contexts[1:]
 	return x
 }
 
@@ -65,74 +70,70 @@ func (sc *serverConn) newContext() *callContext {
 func (sc *serverConn) bind(_ *mux.Conn, b *wire.Binding) (mux.Target, wire.Info) {
 	s := sc.server
 	t := &target{conn: sc}
-	t.server, t.name, t.codec = s, text.Line(string(b.Name)), s.codecs[string(b.Codec)]
-	t.positional, t.kind, t.caller = b.Positional != 0, b.Kind, sc.peer.Name
+	t.In, t.server, t.Name = &s.methods, s, text.Line(string(b.Name))
+	codec, known := s.codecs[string(b.Codec)]
+	t.Positional, t.Kind, t.caller = b.Positional != 0, b.Kind, sc.peer.Name
 	compressor := s.compressors[string(b.Compressor)]
 	switch {
 	case sc.late:
-		t.wrong = wrongTime
-	case t.codec == nil:
-		t.wrong, t.absent = wrongCodec, string(b.Codec)
+		t.Wrong = registered.WrongTime
+	case !known:
+		t.Wrong, t.Absent = registered.WrongCodec, string(b.Codec)
 	case compressor == nil && len(b.Compressor) > 0:
-		t.wrong, t.absent = wrongCompressor, string(b.Compressor)
-	case t.name != string(b.Name):
-		t.wrong = wrongName
-	case compressor != nil:
-		t.pack = s.calls.packer(compressor)
+		t.Wrong, t.Absent = registered.WrongCompressor, string(b.Compressor)
+	case t.Name != string(b.Name):
+		t.Wrong = registered.WrongName
 	}
-	t.find()
+	t.format = s.format(codec, compressor)
+	t.Find()
 	return t, wire.Info{} // only callers that may call the method get its traits: see invoke
 }
 
 // Inline implements mux.Target.
 func (t *target) Inline() (inline, timed bool) {
-	m := t.method.Load()
-	if m == nil || !m.inline() || m.replySize.Load() >= leastLargeReply {
+	m := t.Last()
+	if m == nil || !m.Inline() {
 		return false, true
 	}
-	return true, m.stats.TimeNext() || t.server.tapped()
+	return true, m.Stats.TimeNext() || t.server.tapped()
 }
-
-const (
-	// leastReply is the size of replies, in bytes, from which calls of a method wait until there is
-	// memory for their replies.
-	leastReply = 8 << 10
-	// leastLargeReply is the size of replies, in bytes, from which a method does not run on the
-	// reader goroutine, because sending takes several frames.
-	leastLargeReply = 64 << 10
-)
 
 // Expects implements mux.Target.
 func (t *target) Expects() int {
-	if m := t.method.Load(); m != nil {
-		return int(m.replySize.Load())
+	if m := t.Last(); m != nil {
+		return m.Replies.Expected()
 	}
 	return 0
 }
 
 // New implements mux.Target.
 func (t *target) New(used *mux.Request) *mux.Request {
-	x := t.conn.newContext()
-	x.as = &t.boundMethod
 	var in *incoming
-	if used != nil && used.Owner.(*incoming).free(&x.callRef) { //nolint:forcetypeassert // New made it
+	var x *callContext
+	if used != nil {
 		in = used.Owner.(*incoming) //nolint:forcetypeassert // New made it
-		if !in.again(t) {
-			in.clear()
+		if reuse.Poison || in.held.Load() {
+			in = nil
+		} else {
+			x = in.next()
 		}
-	} else {
-		in = new(incoming)
-		in.current.Store(&x.callRef)
 	}
-	x.in, in.handling = &in.serverCall, x
+	if in == nil || !in.owner.Next(&x.callRef, &in.held) {
+		in = new(incoming)
+		x = &in.first
+		in.owner.Begin(&x.callRef)
+	} else if !in.again(t) {
+		in.clear()
+	}
+	x.as, x.in, in.handling = &t.boundMethod, &in.serverCall, x
 	in.Context = &x.Context
 	if in.target != t {
 		in.target, in.Owner, in.protocol = t, in, in
 		in.server, in.peer, in.as = t.server, t.conn.peer, &t.boundMethod
-		in.call.Method, in.call.in = t.name, &in.serverCall
-		in.call.Codec, in.call.Compressor = t.codec, t.pack.Compressor
+		in.call.Method, in.call.in = t.Name, &in.serverCall
+		in.call.Codec, in.call.Compressor = t.format.Codec, t.format.Pack.Compressor
 	}
-	in.method = t.find()
+	in.method = t.Find()
 	return &in.Request
 }
 
@@ -162,9 +163,9 @@ func (in *incoming) clear() {
 func (t *target) Serve(r *mux.Request) {
 	in := r.Owner.(*incoming) //nolint:forcetypeassert // New made it
 	if in.method != nil {
-		in.method.stats.Begin()
+		in.method.Stats.Begin()
 	}
-	in.body, in.compressed, in.began = r.Body, r.Compressed, 0
+	in.body, in.compressed, in.times.Began = r.Body, r.Compressed, 0
 	if st := r.Stream(); st != nil {
 		in.stream = st
 	}
@@ -182,7 +183,7 @@ func (t *target) Serve(r *mux.Request) {
 // Reply implements mux.Target.
 func (t *target) Reply(r *mux.Request) {
 	in := r.Owner.(*incoming) //nolint:forcetypeassert // New made it
-	in.call.Reply, in.err = in.late.reply, in.late.err
+	in.call.Reply, in.err = in.late.Get()
 	in.reply()
 }
 
@@ -224,13 +225,12 @@ func (in *incoming) open() *Error {
 	if f == nil {
 		return nil
 	}
-	call.Criticality, call.Tenant, call.Explain = criticalityOf(f.Criticality), string(f.Tenant), f.Explain != 0
-	call.IdempotencyKey, call.Key, call.Trace = string(f.IdempotencyKey), string(f.Key), string(f.Trace)
-	call.Ordered = f.Epoch > 0
-	call.Attempt = int(min(f.Attempt, 1<<30))
-	if n := f.KeyBegan; n != 0 {
-		after := time.Duration(int64(n>>1)^-int64(n&1)) * time.Microsecond
-		in.keySent = in.target.conn.began + after
+	r := fields.ReadRequest(f)
+	call.Criticality, call.Tenant, call.Explain = r.Criticality, r.Tenant, r.Explain
+	call.IdempotencyKey, call.Key, call.Trace = r.IdempotencyKey, r.Key, r.Trace
+	call.Ordered, call.Attempt = r.Ordered, r.Attempt
+	if r.KnowsKey {
+		in.keySent = in.target.conn.began + r.KeyBegan
 	}
 	return nil
 }
@@ -238,65 +238,31 @@ func (in *incoming) open() *Error {
 // openMetadata reads the metadata, unless the metadata and the fields that count as metadata exceed
 // the limits.
 func (in *incoming) openMetadata(f *wire.Fields) *Error {
-	n := len(in.Metadata)
-	if f != nil {
-		n += len(f.IdempotencyKey) + len(f.Key) + len(f.Tenant) + len(f.Trace)
-	}
-	err := in.server.limits.metadata().Check(0, n)
+	limits := in.server.limits.metadata()
+	err := limits.Check(0, fields.Size(in.Metadata, f))
 	if err == nil {
-		err = in.readMetadata(in.Metadata)
+		var n int
+		in.call.Metadata, n, err = in.kept.Read(in.Metadata, &in.target.conn.repeated, limits, in)
+		in.counted += n
 	}
 	switch what := metadata.Excess(err); {
 	case err == nil:
 		return nil
 	case what != "":
 		return refusal("YDL2203", "%s: the metadata %s on the server", in.call.Method, what)
-	case errors.Is(err, mux.ErrMemory):
+	case errors.Is(err, memory.ErrFull):
 		return refusal("YDL3007", "%s: the server has no memory left for the metadata", in.call.Method)
 	}
 	return refusal("YDL2205", "%s: the metadata is broken: %v", in.call.Method, err)
 }
 
-// readMetadata sets call.Metadata from b. Metadata that equals the metadata of an earlier call is
-// not parsed but copied from it. A reused call keeps its map if its user has not changed the map.
-func (in *incoming) readMetadata(b []byte) error {
-	if len(b) == 0 {
-		return nil
-	}
-	sc := in.target.conn
-	limits := sc.server.limits.metadata()
-	if r := sc.repeated.Find(b); r != nil {
-		if in.repeated != r || !r.Is(in.metadata) {
-			in.metadata, in.repeated = r.Decode(), r
-		}
-		in.call.Metadata = in.metadata
-		return nil
-	}
-	if len(b) > uncountedMetadata {
-		cost := limits.Cost(b)
-		if !in.Take(cost) {
-			return mux.ErrMemory
-		}
-		in.counted += cost
-	}
-	md, err := limits.Parse(b)
-	if err == nil {
-		sc.repeated.Missed(b, md)
-	}
-	in.call.Metadata = md
-	return err
-}
-
-// uncountedMetadata is the size up to which metadata is part of the fixed cost of a request.
-const uncountedMetadata = 256
-
 // learned reports the method's traits to the caller.
 func (in *incoming) learned(traits uint32) {
 	info := wire.Info{Known: 1}
-	if traits&traitIdempotent != 0 {
+	if traits&registered.TraitIdempotent != 0 {
 		info.Idempotent = 1
 	}
-	if traits&traitNests != 0 {
+	if traits&registered.TraitNests != 0 {
 		info.Nests = 1
 	}
 	in.Inform(info)
@@ -314,7 +280,7 @@ func (in *incoming) sizes() (request, reply int) {
 
 // reply makes the reply from the outcome of the call.
 func (in *incoming) reply() {
-	in.Began = in.began
+	in.Began = in.times.Began
 	if in.OneWay {
 		return
 	}
@@ -324,7 +290,7 @@ func (in *incoming) reply() {
 	}
 	out.Attachment = call.ReplyAttachment // also with an error
 	if in.method != nil {
-		in.method.replied(len(out.Body) + len(out.Attachment))
+		in.method.Replies.Add(len(out.Body) + len(out.Attachment))
 	}
 	load := uint64(0)
 	if in.Taken != 0 { // true for every call except most calls of short methods
@@ -343,16 +309,14 @@ func (in *incoming) reply() {
 	}
 	e := in.outcome()
 	out.Code, out.NotProcessed = uint16(e.Code), e.NotProcessed
-	f.Message, f.ErrorID, f.Details = []byte(e.Message), []byte(e.ID), details.Encode(e.eachDetail)
-	if e.RetryAfter > 0 {
-		f.RetryAfter = uint64((e.RetryAfter + time.Microsecond - 1) / time.Microsecond)
-	}
+	said := fields.Failure{Message: e.Message, ID: e.ID, RetryAfter: e.RetryAfter}
+	said.Encode(f, e.eachDetail)
 }
 
 // Done implements mux.Target.
 func (t *target) Done(r *mux.Request, took time.Duration, handedOver bool) {
 	in := r.Owner.(*incoming) //nolint:forcetypeassert // New made it
-	in.arrived, in.taken = r.Arrived, r.Taken
+	in.times.Arrived, in.times.Taken = r.Arrived, r.Taken
 	in.done(Code(r.Reply.Code), took, handedOver)
 	if in.call.watch == watched {
 		r.Left = in.call.began + in.call.took
@@ -366,14 +330,29 @@ func (t *target) Done(r *mux.Request, took time.Duration, handedOver bool) {
 const smallMessage = 256
 
 // forget drops the references to the messages of a call that has ended, unless user code may still
-// have the call. Otherwise its context would keep them in memory: contexts are allocated in groups,
-// and an idle connection keeps its last group.
+// have the call. Otherwise the connection would keep them until its next call.
 func (in *incoming) forget() {
-	last := in.current.Swap(nil)
-	if in.asked.Load() {
-		in.current.Store(last)
+	if !in.owner.Drop(&in.held) {
 		return
 	}
 	in.call.Args, in.call.Reply, in.view = nil, nil, nil
 	in.Body, in.Reply.Body, in.body = nil, nil, nil
+}
+
+// newLoad returns the load to report to the peer, or 0 if there is nothing to report. The load is
+// the number of calls that the server is executing, including the one being replied to. Now is
+// approximately the current time: the time at which the server began to work on the call.
+func (sc *serverConn) newLoad(now time.Duration) uint64 {
+	if !sc.told.Due(now) {
+		return 0
+	}
+	s := sc.server
+	if s.busy.Due(now) {
+		calls := int64(0)
+		// a reply does not wait for the registration of methods
+		if s.methods.TryEach(func(m *method) { calls += m.Stats.Inflight() }) {
+			s.busy.Set(calls)
+		}
+	}
+	return sc.told.Next(&s.busy, now)
 }

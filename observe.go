@@ -3,14 +3,14 @@
 package yodel
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/guard"
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/samples"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -40,9 +40,6 @@ type Observer struct {
 // Took returns how long the call has taken so far, for its observers. This is the time from just
 // before the first observer starts until the call has ended, so all observers see the same
 // duration. It is zero for a call without observers.
-//
-// It is a method of Call because keeping the time in a context would cost each observer an
-// allocation and two readings of the clock.
 func (c *Call) Took() time.Duration {
 	if c.watch == watching {
 		return clock() - c.began
@@ -50,75 +47,8 @@ func (c *Call) Took() time.Duration {
 	return c.took
 }
 
-// Queued returns, for observers, how long the call has waited so far: on the server from the
-// arrival of the request until a goroutine began to work on it, and on the client for the first set
-// of instances, for connections, and for room in the windows of servers. It is zero where the time
-// is unknown.
-func (c *Call) Queued() time.Duration {
-	switch {
-	case c.in != nil:
-		return c.in.queued()
-	case c.out == nil:
-		return 0
-	}
-	x := c.out.readExtra()
-	waited := x.resolving + x.connecting + c.out.req.Waited
-	if c.rare != nil {
-		for i := range c.rare.attempts {
-			waited += c.rare.attempts[i].Connecting + c.rare.attempts[i].Credit
-		}
-	}
-	return waited
-}
-
-// Traffic returns, for observers and handlers, how much was sent and received for the call so far,
-// in all its attempts. It counts the bytes of bodies, attachments and metadata in the form in which
-// they travel.
-func (c *Call) Traffic() (t introspect.Traffic) {
-	switch {
-	case c.in != nil:
-		in := c.in
-		t.BytesIn, t.BytesOut = in.protocol.sizes()
-		if in.stream != nil {
-			s := in.stream.Traffic()
-			t.Received, t.Sent = s.Received, s.Sent
-			t.BytesIn += s.ReceivedBytes
-			t.BytesOut += s.SentBytes
-		}
-	case c.out != nil:
-		if c.rare != nil {
-			for i := range c.rare.attempts {
-				t.Add(&c.rare.attempts[i])
-			}
-		}
-		if c.Attempt > c.out.readExtra().counted { // the last attempt is not in the record
-			a := c.describeAttempt(0, 0)
-			t.Add(&a)
-		}
-	}
-	return t
-}
-
-// Now returns the time for middleware. On the client, Now returns the time at which the call was
-// made until the call's first attempt goes to an endpoint. All middleware and observers share this
-// one reading of the clock, because a reading costs as much as three middlewares.
-func (c *Call) Now() time.Time {
-	if c.in != nil || c.out == nil || c.out.began != 0 {
-		return time.Now()
-	}
-	return mux.TimeOf(c.made())
-}
-
-// made returns approximately when the call was made. The first use reads the clock.
-func (c *Call) made() time.Duration {
-	if c.began == 0 {
-		c.began = clock()
-	}
-	return c.began
-}
-
 // startAll runs the Start functions of the observers. It is not inlined, so that its stack frame is
-// gone while the call runs: see decodeBody.
+// gone while the call runs: see Decode of package body.
 //
 //go:noinline
 func startAll(ctx context.Context, observers []Observer, call *Call) context.Context {
@@ -185,17 +115,7 @@ func watchersOf(observers []Observer) watchers {
 
 // wants reports whether Notable must run for a call that has ended with err.
 func (w *watchers) wants(call *Call, err error) bool {
-	return len(w.notable) > 0 && (err != nil || call.Trace != "" && sampled(call.Trace))
-}
-
-// sampled reports whether a Call.Trace says that the trace is recorded.
-func sampled(trace string) bool {
-	// 00-TRACE_ID-PARENT_ID-FLAGS: 2, 32, 16 and 2 hexadecimal digits
-	if len(trace) < 55 || trace[52] != '-' {
-		return false
-	}
-	flags, err := strconv.ParseUint(trace[53:55], 16, 8)
-	return err == nil && flags&1 != 0
+	return len(w.notable) > 0 && (err != nil || call.Trace != "" && samples.Sampled(call.Trace))
 }
 
 // tellNotable runs the Notable functions for a call that has ended.
@@ -231,34 +151,12 @@ func (c *serverCall) tellNotable(took time.Duration) {
 // call.
 //
 //go:noinline
-func (q *requester) endWatched(ctx context.Context, w *watchers, call *Call, err error) {
+func (q *requester) endWatched(ctx context.Context, w *watchers, o *outgoing, call *Call, err error) {
 	endAll(ctx, q.guard, w.calls, call, err)
-	q.count(call, err)
+	q.count(o, call, err)
 	if w.wants(call, err) {
-		call.took = q.tookFor(call, err)
+		call.took = q.tookFor(o, call, err)
 		w.tellNotable(ctx, q.guard, call, err)
-	}
-}
-
-// watchAttempt runs the Attempt functions of the observers for an attempt that ended with err.
-//
-//go:noinline
-func (q *requester) watchAttempt(ctx context.Context, call *Call, err error) {
-	o := call.out
-	watchers := o.watchers().attempts
-	if len(watchers) == 0 {
-		return
-	}
-	began := cmp.Or(max(o.req.Began, o.began), call.start())
-	a := call.describeAttempt(began, clock())
-	if err != nil {
-		failAttempt(&a, q.explainAt(ctx, call, addrOf(call), err))
-	}
-	for i := range watchers {
-		func() {
-			defer q.guard.Rescue("an Observer's Attempt")
-			watchers[i].Attempt(ctx, call, &a)
-		}()
 	}
 }
 
@@ -269,19 +167,56 @@ type messageWatch struct {
 	call      *Call
 }
 
-// watchMessages returns nil if no observer has a Message function.
-func (c *Call) watchMessages(g *guard.Guard, observers []Observer) *messageWatch {
-	if len(observers) == 0 {
-		return nil
-	}
-	return &messageWatch{observers, g, c}
-}
-
-func (w *messageWatch) message(ctx context.Context, sent bool, bytes int) {
+// Message runs them for a message.
+func (w *messageWatch) Message(ctx context.Context, sent bool, bytes int) {
 	for i := range w.observers {
 		func() {
 			defer w.guard.Rescue("an Observer's Message")
 			w.observers[i].Message(ctx, w.call, sent, bytes)
 		}()
+	}
+}
+
+// A ConnEvent is something that happened to a connection or a listener.
+type ConnEvent struct {
+	// Kind is the kind of event. Package introspect has the kinds.
+	Kind introspect.ConnEventKind
+	// Addr is the address of the peer, or of the listener.
+	Addr string
+	// Err is the reason, for the kinds that have one.
+	Err error
+}
+
+// ending returns the event for a connection that ended with err.
+func ending(addr string, err error) ConnEvent {
+	e := ConnEvent{Addr: addr, Err: err}
+	op, _ := errors.AsType[*mux.IOError](err)
+	switch {
+	case errors.Is(err, mux.ErrClosed), errors.Is(err, mux.ErrRetired), errors.Is(err, mux.ErrAged):
+		e.Kind, e.Err = introspect.Closed, nil
+	case errors.Is(err, mux.ErrDrained), op != nil && op.Op == mux.EndOfStream:
+		e.Kind, e.Err = introspect.Disconnected, nil
+	case op != nil && op.Op == mux.Write:
+		e.Kind = introspect.WriteFailed
+	default:
+		e.Kind = introspect.ReadFailed
+	}
+	return e
+}
+
+// event passes a connection event to the OnConn hook. If the event suggests that instances have
+// moved, it also asks the resolver to refresh.
+func (c *Client) event(e ConnEvent) {
+	if c.refresh != nil && e.Kind != introspect.Connected && e.Kind != introspect.Closed {
+		_ = c.guard.Apart("the resolver's Refresh", nil, func() error { // a failure is in the log
+			c.refresh()
+			return nil
+		})
+	}
+	if c.opts.OnConn != nil {
+		_ = c.hooks.Run(c.guard, "the OnConn hook", func() error {
+			c.opts.OnConn(e)
+			return nil
+		})
 	}
 }

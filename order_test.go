@@ -795,6 +795,37 @@ func TestAPanicDoesNotBlockItsKey(t *testing.T) {
 	})
 }
 
+// A shyContext is a context of the user that panics when it is asked for a value.
+type shyContext struct{ context.Context }
+
+func (shyContext) Value(any) any { panic("in a context") }
+
+// A context that panics does not block the key of its call, whichever way the call is made.
+func TestAPanicOfAContextDoesNotBlockItsKey(t *testing.T) {
+	onTrack(t, func(t *testing.T, tr *track) {
+		tr.serve("one", nil)
+		c := tr.client(nil, "one")
+		ctx := shyContext{t.Context()}
+		begin := func() { c.Go(ctx, stepOf("k", 0), func(error) {}) }
+		for _, call := range []func(){
+			func() { _ = c.Do(ctx, stepOf("k", 0)) },
+			begin, // without a connection
+			func() { must(t, c.Do(t.Context(), stepOf("k", 1))) },
+			begin, // at once, on the connection
+			func() { must(t, c.Do(t.Context(), stepOf("k", 2))) },
+		} {
+			func() {
+				defer func() { _ = recover() }()
+				call()
+			}()
+			synctest.Wait()
+			if n := c.OrderedKeys(); n != 0 {
+				t.Fatalf("%d keys are remembered", n)
+			}
+		}
+	})
+}
+
 // The handler learns that its call is ordered, and by which key; without one there is an order too.
 func TestAHandlerLearnsOfTheOrder(t *testing.T) {
 	onTrack(t, func(t *testing.T, tr *track) {
@@ -815,4 +846,29 @@ func TestAHandlerLearnsOfTheOrder(t *testing.T) {
 			t.Errorf("got %q", got)
 		}
 	})
+}
+
+// The record of an asynchronous call has when its first attempt began, also if it is ordered.
+func TestTheRecordOfAnOrderedAsynchronousCallHasItsTimes(t *testing.T) {
+	const slow = 20 * time.Millisecond
+	s := newServer(t, nil)
+	handle(t, s, "Slow", func(context.Context, *Empty) (*Empty, error) {
+		<-time.After(slow)
+		return nil, yodel.Errorf(yodel.Internal, "no")
+	})
+	c := connect(t, s, nil)
+	must(t, c.Ready(t.Context()))
+	for _, ordered := range []bool{false, true} {
+		call := &yodel.Call{Method: "Slow", Args: &Empty{}, Ordered: ordered, Key: "k"}
+		took := make(chan time.Duration, 1)
+		c.Go(t.Context(), call, func(error) {
+			if r := call.Report(); r != nil && len(r.Attempts) == 1 {
+				took <- r.Attempts[0].Took
+			}
+			close(took)
+		})
+		if got := <-took; got < slow {
+			t.Errorf("ordered %v: the attempt took %v, less than its method", ordered, got)
+		}
+	}
 }

@@ -4,11 +4,15 @@ package yodel
 
 import (
 	"context"
+	"net"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/budget"
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/record"
+	"github.com/yodel-rpc/yodel/internal/reuse"
 )
 
 // An outgoing is the client's state of a call. An outgoing is reused. User code can see only its
@@ -37,17 +41,15 @@ type outgoing struct {
 
 // An extra is the state of what most calls do not use.
 type extra struct {
-	// About the attempt, for the call's record.
-	serverTime time.Duration // as the server reported; 0 if it did not
-	serverWait time.Duration
-	connecting time.Duration
+	parts record.Parts // of the attempt, for the call's record
 	// About the call. Opened is when the server accepted or answered the stream of the last attempt
 	// in the record. It is 0 if the server did neither.
 	opened    time.Duration
 	counted   int           // the number of attempts in the record
 	resolving time.Duration // how long it waited for the first set of instances
 
-	fork      bool
+	fork      bool                     // see Attempts.Fork
+	detached  bool                     // see Attempts.Detach
 	concluded bool                     // the record is made
 	lent      int32                    // tokens lent to the attempt
 	budget    budget.Tokens            // the call's own budget
@@ -81,19 +83,55 @@ func (o *outgoing) useExtra() *extra {
 
 // reset prepares x for another call, and reports whether it may be reused.
 func (x *extra) reset() bool {
-	x.serverTime, x.serverWait, x.connecting, x.opened, x.counted, x.resolving = 0, 0, 0, 0, 0, 0
-	x.fork, x.concluded, x.lent, x.trace, x.linked = false, false, 0, "", nil
+	x.parts, x.opened, x.counted, x.resolving = record.Parts{}, 0, 0, 0
+	x.fork, x.detached, x.concluded, x.lent, x.trace, x.linked = false, false, false, 0, "", nil
 	x.at.Store(nil)
 	x.group.clear()
-	return cap(x.unpacked) <= keepScratch
+	return reuse.Small(x.unpacked)
 }
 
-// keepScratch is the largest buffer that is kept for another call, in bytes.
-const keepScratch = 64 << 10
+// A group is a call and its forks.
+type group struct {
+	first *Call
+	like  any                     // replies of forks have the type of like
+	forks atomic.Pointer[[]*Call] // nil before the first fork
+	seed  Call                    // the copy of first that forks start with
+}
+
+// clear resets the group when its call has ended.
+func (g *group) clear() {
+	if g.first == nil {
+		return
+	}
+	g.first, g.like, g.seed = nil, nil, Call{}
+	if g.forks.Load() != nil {
+		g.forks.Store(nil)
+	}
+}
+
+// going stores the endpoint of an attempt. The other calls of the group avoid that endpoint.
+func (c *Call) going(ep *Endpoint) {
+	if c.group != nil {
+		c.out.extra.at.Store(ep) // Forkable or Fork has made it
+	}
+}
+
+// besides reports whether another call of the group has sent an attempt to ep.
+func (c *Call) besides(ep *Endpoint) bool {
+	g := c.group
+	if g == nil {
+		return false
+	}
+	if g.first != c && g.first.out.extra.at.Load() == ep {
+		return true
+	}
+	forks := g.forks.Load()
+	return forks != nil && slices.ContainsFunc(*forks, func(f *Call) bool { return f != c && f.out.extra.at.Load() == ep })
+}
 
 // reset prepares o for another call, and reports whether it may be reused.
 func (o *outgoing) reset() bool {
-	if poison {
+	if reuse.Poison {
 		o.call = Call{Method: "a Call was used after its call had ended"}
 		return false
 	}
@@ -108,7 +146,68 @@ func (o *outgoing) reset() bool {
 		}
 	}
 	o.binding, o.peer, o.ctx, o.async, o.done = nil, nil, nil, nil, nil
-	return cap(o.body) <= keepScratch && cap(o.packed) <= keepScratch
+	return reuse.Small(o.body) && reuse.Small(o.packed)
+}
+
+// fill makes o.call the call of a method, for callers that have no Call of their own.
+func (o *outgoing) fill(method string, in, out any, oneWay bool) *Call {
+	call := &o.call
+	call.Method, call.Args, call.Reply, call.OneWay, call.out = method, in, out, oneWay, o
+	return call
+}
+
+// begin prepares a call that the user made. The user may have used the call before.
+func (o *outgoing) begin(ctx context.Context, c *Call) {
+	c.out, c.Attempt = o, 0
+	if c.Trace != "" {
+		o.useExtra().trace = c.Trace
+	}
+	// begin does not write fields that are already correct, because they are in the cache of the
+	// processor on which the reader goroutine runs.
+	if c.tried != nil {
+		c.tried = nil
+	}
+	if c.watch != unwatched || c.began != 0 {
+		c.watch, c.began, c.took = unwatched, 0, 0
+	}
+	if c.rare != nil || c.group != nil || c.hold != c.resumed {
+		c.rare, c.group, c.hold = nil, nil, c.resumed
+	}
+	if c.picked != nil { // the endpoint of the call's earlier use
+		if c.Endpoint == c.picked {
+			c.Endpoint = nil
+		}
+		c.picked = nil
+	}
+	c.inherit(ctx)
+}
+
+// tokens returns the call's budget, or nil if it has none. The memory of the call's own budget is
+// in its outgoing.
+func (c *Call) tokens() *budget.Tokens {
+	if c.budget == nil && c.Budget > 0 && c.out != nil {
+		c.budget = &c.out.useExtra().budget
+		c.budget.Set(budget.Of(c.Budget))
+	}
+	return c.budget
+}
+
+// end undoes the changes that the client made to a user's call while the call ran.
+func (o *outgoing) end(c *Call) {
+	if trace := o.readExtra().trace; c.Trace != trace { // an observer has set it
+		c.Trace = trace
+	}
+	c.out = nil
+	if c.turn != nil {
+		c.turn = nil
+	}
+	if c.limited {
+		c.Deadline, c.limited = time.Time{}, false
+	}
+	if c.stays {
+		c.stays = false
+	}
+	c.disinherit()
 }
 
 // start begins an asynchronous call. It makes the first attempt on the caller's goroutine, if that
@@ -126,6 +225,13 @@ func (q *requester) start(ctx context.Context, o *outgoing, call *Call, done end
 		o.ctx = ctx
 	}
 	conn, ep, err := (*mux.Conn)(nil), (*Endpoint)(nil), error(nil)
+	if t := call.turn; t != nil {
+		ended, err := t.sendAtOnce(ctx, call)
+		if known = true; ended {
+			o.ended(err)
+		}
+		return
+	}
 	if o.peer != nil {
 		conn, err = o.peer.begin(ctx, call)
 	} else if picked, pickErr := q.client.cluster.pick(ctx, call, false); pickErr == nil {
@@ -218,8 +324,7 @@ func (q *requester) resume(o *outgoing, failed error, token bool) {
 // finish ends an asynchronous call.
 func (o *outgoing) finish(err error) {
 	if t := o.async.turn; t != nil {
-		t.trip.err = err
-		t.Finish(gaveUp(o.ctx, err))
+		t.Finish(err, gaveUp(o.ctx, err))
 		return
 	}
 	o.tell(err)
@@ -237,7 +342,7 @@ func (o *outgoing) watchers() *watchers {
 func (o *outgoing) tell(err error) {
 	q := o.from
 	if w := o.watchers(); len(w.calls) == 0 && !w.wants(o.async, err) && !q.remarkable(o.async, err) {
-		q.count(o.async, err)
+		q.count(o, o.async, err)
 		o.deliver(err)
 		return
 	}
@@ -257,14 +362,14 @@ func (o *outgoing) tellObservers(err error) {
 	}()
 	call.stopWatch()
 	err = q.concludeOnce(ctx, call, err)
-	q.endWatched(ctx, o.watchers(), call, err) // before deliver, because the call may be in o
+	q.endWatched(ctx, o.watchers(), o, call, err) // before deliver, because the call may be in o
 	known = true
 }
 
 // deliver returns o to the pool and calls the callback.
 func (o *outgoing) deliver(err error) {
 	q, done, t := o.from, o.done, o.async.turn
-	o.async.end()
+	o.end(o.async)
 	if t == nil {
 		q.give(o)
 	} else {
@@ -275,19 +380,16 @@ func (o *outgoing) deliver(err error) {
 
 // goInOwnGoroutine makes an asynchronous call as a synchronous one, on another goroutine.
 func (q *requester) goInOwnGoroutine(ctx context.Context, to Caller, call *Call, done func(error)) {
-	if done == nil {
-		done = func(error) {}
-	}
 	if !q.token(ctx) {
-		q.doLater(ctx, to, call, done, false)
+		q.doLater(ctx, to, call, callback(done), false)
 		return
 	}
-	go q.doLater(ctx, to, call, done, true)
+	go q.doLater(ctx, to, call, callback(done), true)
 }
 
 // doLater makes an asynchronous call. If token is set, it gives back the token for its goroutine
 // when the call has ended.
-func (q *requester) doLater(ctx context.Context, to Caller, call *Call, done func(error), token bool) {
+func (q *requester) doLater(ctx context.Context, to Caller, call *Call, done ender, token bool) {
 	ended, err := false, error(nil)
 	defer func() {
 		if value := recover(); !ended {
@@ -296,7 +398,7 @@ func (q *requester) doLater(ctx context.Context, to Caller, call *Call, done fun
 		if token {
 			<-q.async // before the callback, which may begin another call
 		}
-		q.guard.Tell(callback(done), err)
+		q.guard.Tell(done, err)
 	}()
 	err = to.Do(ctx, call)
 	ended = true
@@ -333,7 +435,7 @@ func (q *requester) observe(w *watchers, counts bool, next Handler) Handler {
 			defer func() {
 				call.stopWatch()
 				err = q.concludeOnce(watched, call, err)
-				q.endWatched(watched, w, call, err)
+				q.endWatched(watched, w, call.out, call, err)
 			}()
 			return next(watched, call)
 		}
@@ -344,10 +446,55 @@ func (q *requester) observe(w *watchers, counts bool, next Handler) Handler {
 				if err != nil {
 					err = q.concludeOnce(ctx, call, err)
 				}
-				q.endWatched(ctx, w, call, err)
+				q.endWatched(ctx, w, call.out, call, err)
 			}()
 			return next(ctx, call)
 		}
 	}
 	return next
+}
+
+// A destination is the address to which a stream was sent. Unlike a Call, it may be read after the
+// call has ended, and while another attempt begins.
+type destination struct {
+	endpoint atomic.Pointer[Endpoint] // nil for a peer
+	peer     net.Addr
+}
+
+// set stores the address of an attempt.
+func (d *destination) set(call *Call) {
+	if d.endpoint.Store(call.Endpoint); call.Endpoint == nil {
+		d.peer = call.out.peer.Addr
+	}
+}
+
+// String implements fmt.Stringer.
+func (d *destination) String() string {
+	if ep := d.endpoint.Load(); ep != nil {
+		return ep.Addr()
+	}
+	return d.peer.String()
+}
+
+// addrOf returns the address to which a call was sent.
+func addrOf(call *Call) string {
+	switch {
+	case call.Endpoint != nil:
+		return call.Endpoint.Addr()
+	case call.out != nil && call.out.peer != nil:
+		return call.out.peer.Addr.String()
+	}
+	return "the server"
+}
+
+// An ender is notified when an asynchronous call has ended.
+type ender interface{ Ended(err error) }
+
+// A callback is an ender that calls a function, which may be nil.
+type callback func(error)
+
+func (f callback) Ended(err error) {
+	if f != nil {
+		f(err)
+	}
 }

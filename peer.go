@@ -43,6 +43,15 @@ type Peer struct {
 	deciding atomic.Bool // the Connect hook is running
 }
 
+// Peer returns, on the server, the caller of the call. Calls to that Peer go back over the
+// connection on which this call came. On the client Peer returns nil.
+func (c *Call) Peer() *Peer {
+	if c.in == nil {
+		return nil
+	}
+	return c.in.peer
+}
+
 // TLS returns the TLS state of the connection, or nil without TLS.
 func (p *Peer) TLS() *tls.ConnectionState {
 	c, ok := p.Conn.(interface{ ConnectionState() tls.ConnectionState })
@@ -70,9 +79,9 @@ func (p *Peer) Do(ctx context.Context, call *Call) error {
 	q := p.requests
 	o := q.take()
 	o.peer = p
-	call.begin(ctx, o)
+	o.begin(ctx, call)
 	err := q.conclude(ctx, call, q.peers.handler(ctx, call))
-	call.end()
+	o.end(call)
 	q.give(o)
 	return err
 }
@@ -85,8 +94,7 @@ func (p *Peer) call(ctx context.Context, method string, in, out any) error {
 	q := p.requests
 	o := q.take()
 	o.peer = p
-	call := &o.call
-	call.Method, call.Args, call.Reply, call.out = method, in, out, o
+	call := o.fill(method, in, out, false)
 	call.inherit(ctx)
 	err := q.conclude(ctx, call, q.peers.handler(ctx, call))
 	q.give(o)
@@ -113,7 +121,7 @@ func (p *Peer) Go(ctx context.Context, call *Call, done func(error)) {
 	}
 	o := q.take()
 	o.peer = p
-	call.begin(ctx, o)
+	o.begin(ctx, call)
 	q.start(ctx, o, call, callback(done))
 }
 
@@ -162,11 +170,11 @@ func (p *Peer) pushed(ctx context.Context, call *Call) (err error) {
 	if b == nil {
 		return tooLongName(call)
 	}
-	if e := unsendable(call, b, b.codec); e != nil {
+	if e := unsendable(call, b, nil); e != nil {
 		return e
 	}
 	call.Attempt++
-	call.renew()
+	call.out.renew(call)
 	if q.watches {
 		defer func() { q.watchAttempt(ctx, call, err) }()
 	}
@@ -240,7 +248,7 @@ func (p *Peer) explain(ctx context.Context, call *Call, err error) error {
 		began = call.start()
 	}
 	if call.Attempt > call.out.readExtra().counted { // the attempt was sent
-		call.record(err, began)
+		call.out.record(call, err, began)
 	}
 	return err
 }
@@ -263,15 +271,13 @@ type connectKey struct{}
 //		if err := News.Notify(ctx, peer, &item); err != nil { … } // it has disconnected meanwhile
 //	}
 func (s *Server) Peers() []*Peer {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	peers := make([]*Peer, 0, len(s.conns)+len(s.links))
-	for c := range s.conns {
+	var peers []*Peer
+	for _, c := range s.conns.All() {
 		if peer := c.visible(); peer != nil {
 			peers = append(peers, peer)
 		}
 	}
-	for sc := range s.links {
+	for _, sc := range s.lent.Conns() {
 		peers = append(peers, sc.peer)
 	}
 	return peers
@@ -302,19 +308,10 @@ func (s *Server) lend(config *mux.Config) {
 	if s.opts.Keys != nil {
 		config.Keys = func(conn *mux.Conn) (string, time.Duration) {
 			keys := whose(conn).served.keys
-			return keys.name, keys.keep
+			return keys.Name, keys.Keep
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pools[config.Pool] = struct{}{}
-}
-
-// takeBack undoes lend.
-func (s *Server) takeBack(pool *mux.Pool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.pools, pool)
+	s.lent.AddPool(config.Pool)
 }
 
 // link returns the serverConn of a new connection if the client's options have a Server, and nil

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
@@ -18,6 +19,7 @@ import (
 	"github.com/yodel-rpc/yodel/compress/flate"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/introspect"
+	"github.com/yodel-rpc/yodel/transport/mem"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -65,6 +67,54 @@ func (p *peering) settled(t testing.TB) {
 			}
 		}
 		return true
+	})
+}
+
+// A slow OnConn hook of a client does not stop the goroutine that reads a new connection: calls of
+// the server are answered meanwhile. The client's own calls wait for the hook.
+func TestASlowHookDoesNotStopTheReaderOfItsConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network, release := mem.New(), make(chan struct{})
+		served, s := yodel.NewServer(nil), yodel.NewServer(&yodel.ServerOptions{Transport: network})
+		Mul.Handle(served, Arith{}.Mul)
+		Mul.Handle(s, Arith{}.Mul)
+		ctx, stop := context.WithCancel(t.Context())
+		stopped := make(chan error)
+		go func() { stopped <- s.ListenAndServe(ctx, "server") }()
+		synctest.Wait()
+		var events []introspect.ConnEventKind
+		c := yodel.NewClient(yodel.Static("server"), &yodel.ClientOptions{
+			Transport: network, Server: served, DialTimeout: time.Hour,
+			OnConn: func(e yodel.ConnEvent) {
+				if e.Kind == introspect.Connected {
+					<-release
+				}
+				events = append(events, e.Kind)
+			},
+		})
+		own := Mul.Go(t.Context(), c, &Args{6, 7})
+		synctest.Wait()
+		limited, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if reply, err := Mul.Call(limited, s.Peers()[0], &Args{5, 7}); err != nil || reply.C != 35 {
+			t.Errorf("a call of the server while the hook runs: %v, %v", reply, err)
+		}
+		select {
+		case <-own.Done():
+			t.Error("a call of the client did not wait for the hook")
+		default:
+		}
+		close(release)
+		if reply, err := own.Get(); err != nil || reply.C != 42 {
+			t.Errorf("a call of the client: %v, %v", reply, err)
+		}
+		c.Close()
+		synctest.Wait()
+		if !slices.Equal(events, []introspect.ConnEventKind{introspect.Connected, introspect.Closed}) {
+			t.Errorf("the events are %v", events)
+		}
+		stop()
+		must(t, <-stopped)
 	})
 }
 

@@ -6,384 +6,146 @@ import (
 	"context"
 	"errors"
 	"io"
+	"iter"
 	"math"
 	"reflect"
-	"sync"
-	"time"
 
+	"github.com/yodel-rpc/yodel/internal/fault"
 	"github.com/yodel-rpc/yodel/internal/mux"
-	"github.com/yodel-rpc/yodel/internal/stats"
-	"github.com/yodel-rpc/yodel/internal/unpack"
+	"github.com/yodel-rpc/yodel/internal/pipe"
+	"github.com/yodel-rpc/yodel/internal/reason"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// An outgoingStream is the state of a call that opens a stream. It runs body when a server has
-// accepted the call.
-type outgoingStream struct {
-	kind  uint64
-	in    reflect.Type // of the messages to send, or nil
-	out   reflect.Type // of the messages to receive, or nil
-	body  func(p *pipe) error
-	begun bool  // body has received a message or may have sent one, so the call cannot be repeated
-	met   error // the error of body in the last attempt
-	left  bool  // the caller has left its loop over the messages
+// Send sends a message to the other side of a stream. It encodes msg before it returns, so the
+// caller may change msg afterwards. It waits while the flow-control window of the other side is
+// full. If the other side has ended the call, Send returns io.EOF, and the outcome of the call has
+// the reason. If the stream has ended in another way, Send returns the reason. Messages that the
+// other side has sent before can still be received. Send may be called concurrently. A nil msg is
+// an error, and the stream goes on.
+type Send[T any] func(msg *T) error
 
-	traffic mux.Traffic // of the last attempt, once it has ended, for the record
-}
-
-// A pipe sends and receives the messages of a stream, on both sides. It knows their encoding but
-// not their types.
-type pipe struct {
-	stream        messageStream
-	ctx           context.Context //nolint:containedctx // for all waits; ends with the stream
-	method, where string          // where is the address of the peer
-	torn, unfit   string          // the IDs of the errors of messages that cannot be decompressed, and decoded
-	codec         Codec
-	raw           bool // codec is Raw
-	pack          *unpack.Packer
-	limits        *Limits
-	explain       func(err error) error // turns an error of the connection into an Error
-	stats         *stats.Method         // nil on the calling side
-	watch         *messageWatch         // nil if no observer watches messages
-	begun         *bool                 // set by the first received message; may be nil
-	opened        *time.Duration        // set to the reading of the clock when begun is set; nil if begun is nil
-
-	sending sync.Mutex // held while a message is encoded and sent, so that messages stay in order
-	body    []byte
-	packed  []byte
-
-	// For the receiver.
-	unpacked []byte
-	taken    int // bytes counted for the last decompressed message
-	slab     slab
-	reuse    bool // decode into the previous message
-}
-
-// A slab is memory for small raw messages that arrived together. A separate allocation for each
-// message, and for the slice header that the receiver gets a pointer to, would cost as much as all
-// other work for it.
-type slab struct {
-	messages [][]byte
-	memory   []byte
-}
-
-const (
-	// maxSlab is the approximate size of a slab, in bytes. A receiver that keeps one message keeps
-	// the whole slab. A larger slab is not measurably faster.
-	maxSlab = 2 << 10
-	// sliceSize is the size of a slice header.
-	sliceSize = 24
-)
-
-// cut returns a raw message in memory of the slab. The first message of a group sets the size of
-// the slab. A message that arrives alone gets its own allocation.
-func (p *pipe) cut(body []byte) *[]byte {
-	if p.stats != nil {
-		p.stats.Received.Add(1)
-	}
-	s := &p.slab
-	if len(s.messages) == 0 || len(s.memory) < len(body) {
-		n := min(1+p.stream.Buffered()/(wire.HeaderSize+len(body)), maxSlab/(sliceSize+len(body)))
-		if n < 2 {
-			msg := append([]byte(nil), body...)
-			return &msg
-		}
-		s.messages, s.memory = make([][]byte, n), make([]byte, n*len(body))
-	}
-	msg := &s.messages[0]
-	s.messages = s.messages[1:]
-	if n := copy(s.memory, body); n > 0 {
-		*msg, s.memory = s.memory[:n:n], s.memory[n:]
-	}
-	return msg
-}
-
-// send encodes and sends a message.
-func (p *pipe) send(msg any) error {
-	p.sending.Lock()
-	defer p.sending.Unlock()
-	body, err := p.encode(msg)
-	if err != nil {
-		return err
-	}
-	size := len(body)
-	var flags wire.Flags
-	if p.pack.Compressor != nil {
-		var ok bool
-		if p.packed, ok, err = p.pack.Pack(p.packed, body); err != nil {
-			return failure("YDL2103", "%s: %v", p.method, err)
-		}
-		if ok {
-			body, flags = p.packed, wire.Compressed
-			p.packed = keep(p.packed)
-		}
-	}
-	if n := len(body); n > p.limits.MaxMessage {
-		return failure("YDL2201", "%s: a message of the stream has %d bytes, this side's limit is %d", p.method, n, p.limits.MaxMessage)
-	}
-	if err := p.stream.Send(p.ctx, flags, body); err != nil {
-		return p.failed(err)
-	}
-	if p.stats != nil {
-		p.stats.Sent.Add(1)
-	}
-	if p.watch != nil {
-		p.watch.message(p.ctx, true, size)
-	}
-	return nil
-}
-
-// encode returns the body of a message. It is valid until the next call.
-func (p *pipe) encode(msg any) ([]byte, error) {
-	if bytes, ok := msg.(*[]byte); ok && p.raw { // the message is the body
-		return *bytes, nil
-	}
-	if e, ok := msg.(*Encoded); ok {
-		return e.Body, nil
-	}
-	body, err := p.codec.Append(p.body[:0], msg)
-	if err != nil {
-		e := failure("YDL2103", "%s: %v (codec %s)", p.method, err, p.codec.Name())
-		e.Cause = err
-		return nil, e
-	}
-	p.body = keep(body)
-	return body, nil
-}
-
-// noMessage returns the error of a message that is a nil pointer.
-func (p *pipe) noMessage(msg any) error {
-	e := failure("YDL2103", "%s: a message of the stream is a nil %T; Send.End ends the stream", p.method, msg)
-	e.Cause = unsentNil{p}
-	return e
-}
-
-// unsentNil is the cause of noMessage. It tells Send.End the pipe.
-type unsentNil struct{ *pipe }
-
-func (unsentNil) Error() string { return "a nil message" }
-
-// end tells the peer that this side sends no more messages.
-func (p *pipe) end() {
-	p.sending.Lock()
-	defer p.sending.Unlock()
-	p.stream.End()
-}
-
-// receive waits for the body of the next message. The body is valid until the next call. After the
-// last message, receive returns io.EOF.
-func (p *pipe) receive() ([]byte, error) {
-	body, flags, err := p.stream.Receive(p.ctx)
-	if err != nil {
-		return nil, p.failed(err)
-	}
-	if p.begun != nil && !*p.begun {
-		*p.begun, *p.opened = true, clock()
-	}
-	if flags&wire.Compressed != 0 {
-		if body, err = p.unpack(body); err != nil {
-			return nil, err
-		}
-	}
-	if p.watch != nil {
-		p.watch.message(p.ctx, false, len(body))
-	}
-	return body, nil
-}
-
-func (p *pipe) decode(body []byte, msg any) error {
-	if err := p.codec.Decode(body, msg); err != nil {
-		e := failure(p.unfit, "%s: a message from %s does not fit %T: %v (codec %s)", p.method, p.where, msg, err, p.codec.Name())
-		e.Cause = err
-		return e
-	}
-	if p.stats != nil {
-		p.stats.Received.Add(1)
-	}
-	return nil
-}
-
-// giveUnpacked releases the memory counted for the last decompressed message.
-func (p *pipe) giveUnpacked() {
-	if p.taken != 0 {
-		p.stream.Give(p.taken)
-		p.taken = 0
-	}
-}
-
-func (p *pipe) unpack(body []byte) ([]byte, error) {
-	if p.pack.Compressor == nil {
-		return nil, failure(p.torn, "%s: a message from %s is compressed, and the compressor was not named", p.method, p.where)
-	}
-	p.giveUnpacked()
-	unpacked, err := p.pack.Unpack(p.ctx, p.stream, p.unpacked[:0], body)
-	switch {
-	case err != nil && err == p.ctx.Err(): //nolint:errorlint // it is returned bare
-		return nil, p.failed(err)
-	case errors.Is(err, mux.ErrMemory):
-		return nil, failure("YDL3007", "%s: this side has no memory left to decompress a message from %s", p.method, p.where)
-	case errors.Is(err, ErrTooLarge):
-		return nil, failure("YDL2204", "%s: a message from %s %s", p.method, p.where, p.pack.TooLarge(body))
-	case err != nil:
-		return nil, failure(p.torn, "%s: a message from %s cannot be decompressed: %v (%s)", p.method, p.where, err, p.pack.Name())
-	}
-	p.unpacked, p.taken = keep(unpacked), len(unpacked)
-	return unpacked, nil
-}
-
-// failed returns the error of a message that could not be sent or received.
-func (p *pipe) failed(err error) error {
-	if err == io.EOF { //nolint:errorlint // bare, it is the regular end
-		return err
-	}
-	if large, ok := errors.AsType[*mux.TooLargeError](err); ok {
-		return failure("YDL2202", "%s: a message from %s has %d bytes, this side's limit is %d", p.method, p.where, large.Size, large.Limit)
-	}
-	if errors.Is(err, mux.ErrMemory) {
-		return failure("YDL3007", "%s: this side has no memory left for a message from %s", p.method, p.where)
-	}
-	if broken, ok := errors.AsType[*mux.BrokenError](err); ok {
-		return failure("YDL2205", "%s: a message from %s is broken: %v", p.method, p.where, broken.Cause)
-	}
-	if errors.Is(err, mux.ErrSendEnded) {
-		return failure("YDL2007", "%s: a message was sent after the end of the stream", p.method)
-	}
-	return p.explain(err)
-}
-
-// keep returns b for reuse, or nil if b is too large to keep.
-func keep(b []byte) []byte {
-	if cap(b) > keepScratch {
+// End tells the other side that this side sends no more messages. Calling End twice is allowed. End
+// calls s with nil. A Send that yodel did not make must accept that.
+func (s Send[T]) End() error {
+	err := s(nil)
+	if from, ok := errors.AsType[pipe.NilMessageError](err); ok {
+		from.Of.End()
 		return nil
-	}
-	return b[:0]
-}
-
-// converse makes one attempt of a call with a stream, on conn.
-func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn) error {
-	o, s := call.out, call.stream
-	if s.begun {
-		return failure("YDL2007", "%s: a call with a stream cannot be made again once its messages have begun", call.Method)
-	}
-	s.met = nil
-	st := mux.NewStream()
-	o.req.Stream = st
-	err := conn.Start(ctx, &o.req, call.lender(ctx, st))
-	o.req.Stream = nil
-	if err != nil {
-		return err
-	}
-	ended := false
-	defer func() {
-		if !ended { // body panicked or ended its goroutine
-			st.Cancel(errGone)
-		}
-	}()
-	p := q.pipe(ctx, call, o.binding, st)
-	if s.kind == wire.Feed {
-		p.begun, p.opened = &s.begun, &o.arrived
-	} else if err = st.Accepted(ctx); err == nil {
-		s.begun, o.arrived = true, clock()
-	}
-	if err == nil {
-		err = s.run(p)
-	}
-	if err == nil {
-		err = p.rest(s.kind)
-	}
-	if err != nil && ctx.Err() == nil { // otherwise the stream ends with ctx
-		st.Cancel(err)
-	}
-	a, endErr := st.Wait()
-	ended, s.traffic = true, st.Traffic()
-	if endErr == nil {
-		opened := o.arrived
-		if endErr = q.decode(ctx, o, call, a); opened != 0 {
-			o.arrived = opened
-		} else if o.arrived == 0 {
-			o.arrived = clock()
-		}
-	}
-	return s.outcome(call, endErr)
-}
-
-// run runs the caller's function.
-func (s *outgoingStream) run(p *pipe) error {
-	if s.met = s.body(p); s.met != nil && s.kind != wire.Feed {
-		s.met = &bodyError{s.met}
-	}
-	return s.met
-}
-
-// outcome returns the error of an attempt, of which err is the outcome for the connection.
-func (s *outgoingStream) outcome(call *Call, err error) error {
-	if err == nil && s.met != nil && !errors.Is(s.met, io.EOF) { // the error did not come from the server
-		err = s.met
-	}
-	if s.left = s.met == errLeft; s.left { //nolint:errorlint // it is not wrapped
-		return nil
-	}
-	if own, ok := err.(*bodyError); ok { //nolint:errorlint // it is not wrapped
-		e := failure("YDL1006", "%s: the caller's own function ended it: %v", call.Method, own.error)
-		e.Cause = own
-		return e
 	}
 	return err
 }
 
-// pipe returns the pipe of a call with a stream.
-func (q *requester) pipe(ctx context.Context, call *Call, b *binding, st messageStream) *pipe {
-	where := addrOf(call)
-	return &pipe{
-		stream: st, ctx: ctx, method: call.Method, where: where, torn: "YDL2205", unfit: "YDL2102", codec: b.codec, raw: b.codec == Raw, pack: &b.pack, limits: &q.limits,
-		explain: func(err error) error { return q.explainAt(ctx, call, where, err) },
-		watch:   call.watchMessages(q.guard, call.out.watchers().messages),
-	}
+// Recv iterates over the messages of a stream. A program converts it to an iter.Seq2 where that
+// type is needed. The iteration ends after the last message, or with an error, which is the second
+// value of the last iteration. Leaving the loop does not end the stream: a second loop continues
+// with the next message. A Recv may be used by one goroutine at a time.
+type Recv[T any] iter.Seq2[*T, error]
+
+// Reuse makes r decode all messages into the same variable, and returns r. Each message is valid
+// until the next one is received. This halves the cost of receiving many messages that the caller
+// does not keep:
+//
+//	for tick, err := range Watch.Call(ctx, client, &Query{"GOOG"}).Reuse() { … }
+//
+// The variable is cleared before each message, but raw bytes keep their capacity. Reuse calls r
+// with a nil yield function. A Recv that yodel did not make must accept that.
+func (r Recv[T]) Reuse() Recv[T] {
+	r(nil)
+	return r
 }
 
-// A bodyError wraps an error that the caller's own function returned. Middleware sees a call that
-// was canceled because of it, and the caller gets the unwrapped error.
-type bodyError struct{ error }
+// Next waits for the next message. It returns io.EOF after the last message. If r is the result of
+// Feed.Call, Next returns the first message and cancels the call.
+func (r Recv[T]) Next() (*T, error) {
+	next := struct { // one allocation; a loop would take three
+		msg *T
+		err error
+	}{err: io.EOF}
+	r(func(msg *T, err error) bool {
+		next.msg, next.err = msg, err
+		return false
+	})
+	return next.msg, next.err
+}
 
-func (e *bodyError) Unwrap() error { return e.error }
-
-// rest waits for the end of a call whose caller sends no more messages, and discards messages that
-// still arrive. It returns an error if it cannot wait for the end.
-func (p *pipe) rest(kind uint64) error {
-	if kind != wire.Feed {
-		p.end()
-	}
-	for {
-		if _, _, err := p.stream.Receive(p.ctx); err == io.EOF { //nolint:errorlint // it returns it bare
-			return nil // the outcome of the call has the reason
-		} else if err != nil {
-			return p.failed(err)
+func sender[T any](p *pipe.Pipe) Send[T] {
+	return func(msg *T) error {
+		if msg == nil {
+			return p.NilMessage()
 		}
+		return sendOn(p, msg)
 	}
 }
+
+// sendOn sends a message, which may be encoded.
+func sendOn(p *pipe.Pipe, msg any) error {
+	if e, ok := msg.(*Encoded); ok {
+		return p.Send(msg, &e.Body)
+	}
+	return p.Send(msg, nil)
+}
+
+func receiver[T any](p *pipe.Pipe) Recv[T] { return pipe.Messages[T](p) }
+
+// A streamParam is a Send or a Recv. Registration by reflection uses it.
+type streamParam interface {
+	message() reflect.Type // the type of its messages
+	sends() bool
+	on(p *pipe.Pipe) reflect.Value
+}
+
+func (Send[T]) message() reflect.Type         { return reflect.TypeFor[T]() }
+func (Send[T]) sends() bool                   { return true }
+func (Send[T]) on(p *pipe.Pipe) reflect.Value { return reflect.ValueOf(sender[T](p)) }
+
+func (Recv[T]) message() reflect.Type         { return reflect.TypeFor[T]() }
+func (Recv[T]) sends() bool                   { return false }
+func (Recv[T]) on(p *pipe.Pipe) reflect.Value { return reflect.ValueOf(receiver[T](p)) }
+
+// An outgoingStream is the state of a call that opens a stream.
+type outgoingStream struct {
+	pipe.Talk
+	sends    reflect.Type // of the messages to send, or nil
+	receives reflect.Type // of the messages to receive, or nil
+	to       destination  // of the present attempt
+}
+
+// A finalError wraps the error of a call, for the caller's function that still waits to send or
+// receive.
+type finalError struct{ error }
+
+// errGone ends a call whose caller cannot receive the outcome any more.
+var errGone = failure("YDL1006", "the caller's own function panicked, or ended its goroutine")
 
 // runStream runs a method with a stream.
 func (c *serverCall) runStream(ctx context.Context) (any, error) {
-	b, where := c.as, c.peer.Addr.String()
-	pack := &b.pack
+	b, where := c.as, c.peer.Addr
+	pack := &b.format.Pack
 	if c.plain {
-		plain := b.pack
+		plain := b.format.Pack
 		plain.Above = math.MaxInt
 		pack = &plain
 	}
 	c.stream.Accept()
-	return c.method.stream(ctx, &pipe{
-		stream: c.stream, ctx: ctx, method: b.name, where: where, torn: "YDL2101", unfit: "YDL2101", codec: b.codec, raw: b.codec == Raw, pack: pack, limits: &c.server.limits, stats: &c.method.stats,
-		explain: func(err error) error {
+	p := &pipe.Pipe{
+		Stream: c.stream, Context: ctx, Method: b.Name, Where: where, Each: c.call.rare.checks(), Torn: "YDL2101", Unfit: "YDL2101", Codec: b.format.Codec, Raw: b.format.Raw(), Pack: pack, MaxMessage: c.server.limits.MaxMessage, Stats: &c.method.Stats,
+		Fail: func(err error) error {
+			if f, ok := err.(*fault.Fault); ok { //nolint:errorlint // it is passed bare
+				return errorOf(f)
+			}
 			if cause := c.protocol.Cause(); cause != nil { // the cause is more precise than the error of the context
 				err = cause
 			} else if e, ok := errors.AsType[*Error](err); ok { // an error of the Messages of another protocol
 				return e
 			}
-			return explainStream(ctx, b.name, where, err)
+			return explainStream(ctx, b.Name, where.String(), err)
 		},
-		watch: c.call.watchMessages(c.server.guard, c.server.watchers.messages),
-	}, c.call.Args)
+	}
+	if w := c.server.watchers.messages; len(w) > 0 {
+		p.Watch = &messageWatch{w, c.server.guard, &c.call}
+	}
+	return c.method.Stream(ctx, p, c.call.Args)
 }
 
 // explainStream returns the Error of a server's stream that ended before its method.
@@ -395,8 +157,18 @@ func explainStream(ctx context.Context, method, where string, err error) *Error 
 	case errors.Is(err, mux.ErrCallerGone), errors.Is(err, context.Canceled):
 		e = failure("YDL1006", "%s: the caller at %s canceled it", method, where)
 	default:
-		e = failure("YDL1104", "%s: the connection to %s was lost: %s", method, where, plain(err))
+		e = failure("YDL1104", "%s: the connection to %s was lost: %s", method, where, reason.Plain(err))
 	}
-	e.Cause = err
-	return e
+	return e.because(err)
+}
+
+// feed returns the method that a function with a feed is.
+func feed[In, Out any](f func(ctx context.Context, in *In, send Send[Out]) error) *method {
+	return &method{
+		Kind: wire.Feed, Args: []reflect.Type{reflect.TypeFor[In]()}, Results: []reflect.Type{reflect.TypeFor[Out]()},
+		NewArgs: func() any { return new(In) },
+		Stream: func(ctx context.Context, p *pipe.Pipe, args any) (any, error) {
+			return nil, f(ctx, args.(*In), sender[Out](p)) //nolint:forcetypeassert // NewArgs made it
+		},
+	}
 }

@@ -92,7 +92,8 @@ type Wire interface {
 	Name() string
 	// Connect completes the protocol's handshake on nc, a connection to ep that the client's
 	// Transport has dialled, and returns the Link that owns it. Connect returns when ctx ends. Ctx
-	// always has a deadline. If Connect fails, the client closes nc.
+	// always has a deadline. If Connect fails, the client closes nc. If nc is a socket, it has a
+	// method NetConn() net.Conn, which returns the *net.TCPConn or *net.UnixConn for its settings.
 	Connect(ctx context.Context, nc net.Conn, ep *Endpoint) (Link, error)
 }
 
@@ -101,6 +102,10 @@ type Wire interface {
 // It may have a method Full() bool, which reports whether another call would have to wait for the
 // calls in flight. The client then makes another connection, if ClientOptions.ConnsPerEndpoint
 // allows more than one. Full must not block.
+//
+// A Link that does not decode the reply of a call in Call.Encoding has a method Codec(call *Call)
+// Codec, which returns the codec that decodes it. A call whose reply this codec does not carry is
+// not sent.
 type Link interface {
 	// Do makes one attempt of a call. It returns when the reply is decoded into call.Reply. If ctx
 	// ends first, it returns the cause of ctx. The deadline of ctx is not later than the deadline
@@ -111,9 +116,9 @@ type Link interface {
 	// it.
 	//
 	// An *Error that Do returns is the server's answer, or says that the call cannot be sent in
-	// this protocol. If the connection failed before any byte of the request was sent, Do returns
-	// an *Error with the code Unavailable, NotProcessed and the Cause. Any other error means that
-	// the call may have been executed.
+	// this protocol. If the connection failed before the whole request was sent, Do may return an
+	// *Error with the code Unavailable, NotProcessed and the Cause. Any other error means that the
+	// call may have been executed. See docs/plugins.md, "What an error of a Link means".
 	Do(ctx context.Context, call *Call) error
 	// Closing returns a channel that is closed when the connection accepts no more calls. The
 	// endpoint then makes another connection.
@@ -148,26 +153,8 @@ type Messages interface {
 	End()
 }
 
-// A Resolver knows the instances of one service.
-//
-// It may have a method Refresh(), which must not block. A client calls Refresh when it could not
-// connect to an instance or lost a connection. The resolver then looks the instances up again soon.
-// A Resolver that does not learn of every change at once should have this method.
-//
-// It may have a method ServiceName() string, which returns the service whose methods the client
-// calls, or "". If it returns a name, a client does not use a server of another service that
-// listens at the address of an instance (YDL1109).
-//
-// It may have a method AmendClient(o *ClientOptions) *ClientOptions, which returns the options of a
-// client that is made with the resolver. It must not change o. Package rules adds middleware in
-// this way.
-//
-// Two more optional methods improve error messages. String() string describes the service and its
-// registry, without secrets, for example service "Arith" in etcd at 10.0.0.1:2379. Services(ctx
-// context.Context) (asked string, known []string, err error) returns the name of the requested
-// service and the names of the services in the registry. A client without instances uses them to
-// suggest the name that its caller meant. Services must return within two seconds, and may leave
-// out names beyond a few hundred.
+// A Resolver knows the instances of one service. It may have a method Describe, which tells
+// clients what else it can do: see Description.
 type Resolver interface {
 	// Watch calls update with the whole set of instances, at once and after every change, until ctx
 	// ends. The receiver does not change the slice. If Watch returns an error, the set is no longer
@@ -176,11 +163,8 @@ type Resolver interface {
 	Watch(ctx context.Context, update func([]Instance)) error
 }
 
-// A Registrar makes instances known to resolvers. Its methods are called concurrently. A Registrar
-// may have a method String, which names it in the server's log. It may have a method
-// AmendServer(s *Server, o *ServerOptions) *ServerOptions, which returns the options of s, a server
-// that is being made with the registrar. It must not change o, and only middleware may use s. It
-// may have a method Rules() introspect.Rules, which returns the rules that it applies to s.
+// A Registrar makes instances known to resolvers. Its methods are called concurrently. It may have
+// a method Describe, which tells servers what else it can do: see Description.
 type Registrar interface {
 	// Announce writes in as the record for in.Addr under service, replacing any earlier record. The
 	// registry may drop the record if it is not announced again within ttl, so that the record of a
@@ -189,11 +173,10 @@ type Registrar interface {
 	// Announce may renew it without writing it. Announce returns when ctx ends.
 	//
 	// A registry may let operators set the state and the weight of instances. Announce then writes
-	// the operator's values in place of the values of in. Such a registrar has a method
-	// Overrides(service string) Resolver, which reports the operator's settings to servers in the
-	// form of instances.
+	// the operator's values in place of the values of in: see Description.Overrides.
 	Announce(ctx context.Context, service string, in Instance, ttl time.Duration) error
-	// Withdraw removes the record for addr under service. Withdrawing an unknown instance succeeds.
+	// Withdraw removes the record for addr under service. It leaves the record of another server,
+	// with another incarnation. Withdrawing an unknown instance succeeds.
 	Withdraw(ctx context.Context, service, addr string) error
 }
 
@@ -227,7 +210,8 @@ type Learner interface {
 }
 
 // A Balancer returns a picker for a set of endpoints. The client calls it whenever the set changes,
-// never concurrently. Last is the picker that the Balancer returned before, so that the new picker
+// never concurrently. The client does not change the slice of endpoints. A picker may keep it, and
+// must not change it. Last is the picker that the Balancer returned before, so that the new picker
 // can take over its state. Last is nil the first time. A Balancer may make calls with the client.
 // Until the Balancer returns, calls use the previous picker.
 type Balancer func(endpoints []*Endpoint, last Picker) Picker
@@ -235,4 +219,21 @@ type Balancer func(endpoints []*Endpoint, last Picker) Picker
 // A Caller sends calls. Client and Peer are Callers, and a test can use an in-memory server.
 type Caller interface {
 	Do(ctx context.Context, call *Call) error
+}
+
+// A KeyMemory remembers the outcomes of calls that have an idempotency key. Package once has one.
+// Its methods are called concurrently.
+type KeyMemory interface {
+	// Guard returns a handler that calls next once for each key, and answers later calls with the
+	// same key with the outcome of the first. The server calls Guard once and puts the handler
+	// below its middleware, so that it guards every method.
+	Guard(next Handler) Handler
+	// Scope returns the name of the memory, and how long the memory remembers a key after a call
+	// with that key arrived. Servers that share a memory return the same name. Different memories
+	// have different names. A name has at most 255 bytes. The server replaces a longer name by a
+	// hash. The name of a memory that ends with its process begins with "process:". If the name is
+	// empty, the memory is not ready, and the server tells clients that it remembers nothing. The
+	// server calls Scope when it begins to serve and when each connection begins. The connection
+	// waits until Scope returns.
+	Scope() (name string, keep time.Duration)
 }

@@ -13,39 +13,17 @@ import (
 	"github.com/yodel-rpc/yodel/internal/budget"
 	"github.com/yodel-rpc/yodel/internal/expiry"
 	"github.com/yodel-rpc/yodel/internal/kinds"
+	"github.com/yodel-rpc/yodel/internal/monotime"
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/record"
+	"github.com/yodel-rpc/yodel/internal/registered"
 	"github.com/yodel-rpc/yodel/internal/samples"
-	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // This file makes records of calls that failed, of calls that were slow, and of calls with
-// Call.Explain. A record is made when the call has ended, from data that the call has anyway. So
-// for a call without a record this costs two comparisons. Whether a call was slow is computed from
-// the time at which the reader goroutine read the reply.
-
-// slowTime is the default of ClientOptions.SlowAfter and ServerOptions.SlowAfter.
-const slowTime = time.Second
-
-// slowAfter returns the value of a SlowAfter option, with the default in place of 0.
-func slowAfter(d time.Duration) time.Duration {
-	switch {
-	case d < 0:
-		return math.MaxInt64
-	case d == 0:
-		return slowTime
-	}
-	return d
-}
-
-// Limits of a record.
-const (
-	maxCandidates  = 32
-	maxAttempts    = 32
-	maxNotes       = 32
-	maxReportText  = 300 // bytes of a message
-	maxReportShort = 100 // bytes of a name that a peer chose
-)
+// Call.Explain. A record is made when the call has ended, from data that the call has anyway.
+// Whether a call was slow is computed from the time at which the reader goroutine read the reply.
 
 // Report returns, on the client, the record of a call that has ended. It is nil unless the call
 // failed, was slow (see ClientOptions.SlowAfter), or has Explain set. The record must not be
@@ -67,100 +45,177 @@ func (c *Call) start() time.Duration {
 	return c.began
 }
 
+// Queued returns, for observers, how long the call has waited so far: on the server from the
+// arrival of the request until a goroutine began to work on it, and on the client for the first set
+// of instances, for connections, and for room in the windows of servers. It is zero where the time
+// is unknown.
+func (c *Call) Queued() time.Duration {
+	switch {
+	case c.in != nil:
+		return c.in.times.Queued()
+	case c.out == nil:
+		return 0
+	}
+	x := c.out.readExtra()
+	waited := x.resolving + x.parts.Connecting + c.out.req.Waited
+	if c.rare != nil {
+		waited += c.rare.Waited()
+	}
+	return waited
+}
+
+// Traffic returns, for observers and handlers, how much was sent and received for the call so far,
+// in all its attempts. It counts the bytes of bodies, attachments and metadata in the form in which
+// they travel.
+func (c *Call) Traffic() (t introspect.Traffic) {
+	switch {
+	case c.in != nil:
+		in := c.in
+		t.BytesIn, t.BytesOut = in.protocol.sizes()
+		if in.stream != nil {
+			s := in.stream.Traffic()
+			t.Received, t.Sent = s.Received, s.Sent
+			t.BytesIn += s.ReceivedBytes
+			t.BytesOut += s.SentBytes
+		}
+	case c.out != nil:
+		if c.rare != nil {
+			c.rare.AddTraffic(&t)
+		}
+		if c.Attempt > c.out.readExtra().counted { // the last attempt is not in the record
+			a := c.out.describe(c, 0, 0)
+			t.Add(&a)
+		}
+	}
+	return t
+}
+
+// Now returns the time for middleware. On the client, Now returns the time at which the call was
+// made until the call's first attempt goes to an endpoint, so that the clock is read once.
+func (c *Call) Now() time.Time {
+	if c.in != nil || c.out == nil || c.out.began != 0 {
+		return time.Now()
+	}
+	return timeOf(c.made())
+}
+
+// made returns approximately when the call was made. The first use reads the clock.
+func (c *Call) made() time.Duration {
+	if c.began == 0 {
+		c.began = clock()
+	}
+	return c.began
+}
+
+// creditOf returns how long the last attempt of a call waited for the server's window.
+func creditOf(call *Call) time.Duration {
+	if call.out == nil {
+		return 0
+	}
+	return call.out.req.Waited
+}
+
+// waited adds to the times that the call has waited for the first set of instances, and for a
+// connection.
+func (c *Call) waited(resolving, connecting time.Duration) {
+	if c.out == nil {
+		return
+	}
+	x := c.out.useExtra()
+	x.resolving += resolving
+	x.parts.Connecting += connecting
+}
+
 // attempted returns the record of an attempt without its outcome, and resets the fields from which
 // the record is made. Began and ended are readings of the clock.
-func (c *Call) attempted(began, ended time.Duration) introspect.Attempt {
-	a := c.describeAttempt(began, ended)
-	o := c.out
+func (o *outgoing) attempted(call *Call, began, ended time.Duration) introspect.Attempt {
+	a := o.describe(call, began, ended)
 	x := o.useExtra()
-	if c.stream != nil {
-		x.opened, c.stream.traffic = o.arrived, mux.Traffic{}
+	if call.stream != nil {
+		x.opened, call.stream.Traffic = o.arrived, mux.Traffic{}
 	}
-	x.counted, x.connecting, o.req.Waited = c.Attempt, 0, 0
-	o.arrived, o.received, x.serverTime, x.serverWait = 0, 0, 0, 0
+	x.counted, x.parts, o.req.Waited = call.Attempt, record.Parts{}, 0
+	o.arrived, o.received = 0, 0
 	return a
 }
 
-// describeAttempt returns the record of the last attempt without its outcome.
-func (c *Call) describeAttempt(began, ended time.Duration) introspect.Attempt {
-	o, x, start := c.out, c.out.readExtra(), c.start()
+// describe returns the record of the last attempt without its outcome.
+func (o *outgoing) describe(call *Call, began, ended time.Duration) introspect.Attempt {
+	x, start := o.readExtra(), call.start()
 	a := introspect.Attempt{
-		Addr: addrOf(c), Began: max(began-start, 0), Took: ended - began, Fork: x.fork,
-		Connecting: x.connecting, Credit: o.req.Waited, BytesIn: int(o.received),
+		Addr: addrOf(call), Began: max(began-start, 0), Took: ended - began, Fork: x.fork, BytesIn: int(o.received),
 	}
-	if c.Attempt > x.counted { // the attempt was sent
+	if call.Attempt > x.counted { // the attempt was sent
 		a.BytesOut = len(o.req.Body) + len(o.req.Attachment) + len(o.req.Metadata)
 	}
-	if c.stream != nil {
-		c.stream.describe(&a, began, o.arrived)
+	if s := call.stream; s != nil {
+		if s.Begun {
+			a.Taken = max(o.arrived-began, 0) // when the server accepted or answered the stream
+		}
+		a.Sent, a.Received = s.Traffic.Sent, s.Traffic.Received
+		a.BytesOut += s.Traffic.SentBytes
+		a.BytesIn += s.Traffic.ReceivedBytes
 	}
-	if x.serverTime > 0 {
-		a.Queue, a.Handler = x.serverWait, x.serverTime-x.serverWait
-		a.Network = max(a.Took-a.Connecting-a.Credit-x.serverTime, 0)
-	}
+	x.parts.Describe(&a, o.req.Waited)
 	return a
 }
 
-// describe adds the traffic of a stream to the record of an attempt. Taken is the reading of the
-// clock when the server accepted or answered the stream, or 0.
-func (s *outgoingStream) describe(a *introspect.Attempt, began, taken time.Duration) {
-	if s.begun {
-		a.Taken = max(taken-began, 0)
-	}
-	t := &s.traffic
-	a.Sent, a.Received = t.Sent, t.Received
-	a.BytesOut += t.SentBytes
-	a.BytesIn += t.ReceivedBytes
+// failureOf returns an error as records contain it.
+func failureOf(err error) record.Failure {
+	e := asError(err)
+	return record.Failure{Code: e.Code.String(), ID: e.ID, Message: e.Message, NotProcessed: e.NotProcessed}
 }
 
-// add adds an attempt to the record. If there are too many attempts, it drops one from the middle.
-func (r *rareCall) add(a *introspect.Attempt) {
-	if len(r.attempts) == maxAttempts {
-		// errors that user code holds may refer to the old slice
-		r.attempts = slices.Delete(slices.Clone(r.attempts), maxAttempts/2, maxAttempts/2+1)
-		r.unlisted++
-	}
-	if r.attempts == nil {
-		r.attempts = r.first[:0]
-	}
-	r.attempts = append(r.attempts, *a)
-}
-
-// record adds a failed attempt to the record.
-func (c *Call) record(err error, began time.Duration) {
-	if c.Endpoint == nil && c.out.peer == nil {
+// record adds a failed attempt to the record of its call.
+func (o *outgoing) record(call *Call, err error, began time.Duration) {
+	if call.Endpoint == nil && o.peer == nil {
 		return
 	}
 	now := clock()
 	if began == 0 { // the attempt did not begin
 		began = now
 	}
-	a := c.attempted(began, now)
-	failAttempt(&a, err)
-	c.rarely().add(&a)
+	a := o.attempted(call, began, now)
+	failureOf(err).Attempt(&a)
+	call.rarely().Add(&a)
 }
 
-// failAttempt adds the error of an attempt to its record.
-func failAttempt(a *introspect.Attempt, err error) {
-	e := asError(err)
-	a.Code, a.ID, a.Message, a.NotProcessed = e.Code.String(), text.ID(e.ID), shorten(e.Message, maxReportText), e.NotProcessed
-}
-
-// recordGood adds the last attempt to the record, if it succeeded and is not there yet.
-func (c *Call) recordGood() {
-	o := c.out
-	if o.arrived == 0 && (!c.OneWay || c.Attempt == o.readExtra().counted) {
+// recordGood adds the last attempt to the record of its call, if it succeeded and is not there yet.
+func (o *outgoing) recordGood(call *Call) {
+	if o.arrived == 0 && (!call.OneWay || call.Attempt == o.readExtra().counted) {
 		return
 	}
 	began, ended := o.began, o.arrived
 	if began == 0 {
-		began = c.start()
+		began = call.start()
 	}
-	if c.stream != nil || ended == 0 {
+	if call.stream != nil || ended == 0 {
 		ended = clock()
 	}
-	a := c.attempted(began, ended)
-	c.rarely().add(&a)
+	a := o.attempted(call, began, ended)
+	call.rarely().Add(&a)
+}
+
+// watchAttempt runs the Attempt functions of the observers for an attempt that ended with err.
+//
+//go:noinline
+func (q *requester) watchAttempt(ctx context.Context, call *Call, err error) {
+	o := call.out
+	watchers := o.watchers().attempts
+	if len(watchers) == 0 {
+		return
+	}
+	began := cmp.Or(max(o.req.Began, o.began), call.start())
+	a := o.describe(call, began, clock())
+	if err != nil {
+		failureOf(q.explainAt(ctx, call, addrOf(call), err)).Attempt(&a)
+	}
+	for i := range watchers {
+		func() {
+			defer q.guard.Rescue("an Observer's Attempt")
+			watchers[i].Attempt(ctx, call, &a)
+		}()
+	}
 }
 
 // conclude ends a call, makes its record if one is needed, and returns the error for the caller.
@@ -181,7 +236,7 @@ func (q *requester) concludeOnce(ctx context.Context, call *Call, err error) err
 
 // remarkable reports whether a call that ended with err needs a record.
 func (q *requester) remarkable(call *Call, err error) bool {
-	if t := call.turn; t != nil && t.trip.kept != nil {
+	if t := call.turn; t != nil && t.kept != nil {
 		return false // another goroutine may be sending the call again, with the same memory
 	}
 	// an ordered one-way call may still be in flight: see Call.keep
@@ -196,7 +251,7 @@ func (q *requester) slow(call *Call) bool {
 	o := call.out
 	ended := o.arrived
 	if ended == 0 || call.rare != nil { // no reply has come, or there were earlier attempts
-		if q.slowAfter == math.MaxInt64 || call.OneWay && call.rare == nil && o.readExtra().connecting == 0 && o.req.Waited == 0 {
+		if q.slowAfter == math.MaxInt64 || call.OneWay && call.rare == nil && o.readExtra().parts.Connecting == 0 && o.req.Waited == 0 {
 			return false
 		}
 		if call.stream == nil || ended == 0 {
@@ -217,10 +272,13 @@ func (q *requester) report(ctx context.Context, call *Call, err error) error {
 	}
 	used.concluded = true
 	now := clock()
-	kind := samples.KindOf(call.Explain, err != nil)
+	if err != nil && call.Attempt == 0 && q.client != nil {
+		q.client.countUnsent(call, err)
+	}
+	kind := samples.KindOf(call.Explain, int(CodeOf(err)))
 	kept := q.samples.Admit(kind, now)
 	// The server's samples also contain the calls of its handlers.
-	server, _ := ctx.Value(samplerKey{}).(*sampler)
+	server, _ := ctx.Value(samplerKey{}).(*samples.Sampler)
 	if server == q.samples || server != nil && !server.Admit(kind, now) {
 		server = nil
 	}
@@ -233,30 +291,34 @@ func (q *requester) report(ctx context.Context, call *Call, err error) error {
 		began = now
 	}
 	r := &introspect.CallReport{
-		Method: shorten(call.Method, maxReportShort), Side: clientSide, Began: mux.TimeOf(began).Round(0), Took: now - began, Slow: now-began >= q.slowAfter, Explained: call.Explain,
-		Criticality: call.Criticality, Tenant: shorten(call.Tenant, maxReportShort), Timeout: call.allowed(ctx, began),
+		Method: shorten(call.Method, record.MaxName), Side: clientSide, Began: timeOf(began).Round(0), Took: now - began, Slow: now-began >= q.slowAfter, Explained: call.Explain,
+		Criticality: call.Criticality, Tenant: shorten(call.Tenant, record.MaxName), Trace: samples.TraceID(call.Trace), Timeout: o.allowed(ctx, call, began),
 	}
 	if call.stream != nil {
-		r.Kind = kinds.Name(call.stream.kind)
+		r.Kind = kinds.Name(call.stream.Kind)
 		r.Slow = cmp.Or(o.arrived, used.opened, now)-began >= q.slowAfter
 	}
-	fail(r, err)
+	if err != nil {
+		failureOf(err).Call(r)
+	}
 	if b := call.budget; b != nil {
 		r.Budget = &introspect.Budget{Given: call.Budget, Left: int(b.Left())}
 	}
 	if call.turn != nil {
 		r.Turn = call.turn.Stood()
 	}
-	call.recordGood()
-	if call.stream != nil && call.stream.left {
+	o.recordGood(call)
+	if call.stream != nil && call.stream.Left {
 		call.Note("caller", "left the loop")
 	}
 	x := call.rarely()
-	r.Attempts, r.MoreAttempts = x.attempts, x.unlisted
-	x.printNotes(r, began)
+	x.Attempts(r)
+	x.Notes(r, began)
 	if whole {
-		r.Began = wallOf(now, began)
-		call.describe(r, began, now)
+		r.Began = monotime.Wall(now, began)
+		if c := call.Client(); c != nil {
+			c.cluster.describe(r, call, began, now)
+		}
 	}
 	if kept {
 		q.samples.Keep(kind, r)
@@ -267,21 +329,6 @@ func (q *requester) report(ctx context.Context, call *Call, err error) error {
 	before := x.report
 	x.report = r
 	return q.attach(err, r, before, x.own)
-}
-
-// describe adds the resolver's state and the candidates to a record.
-func (c *Call) describe(r *introspect.CallReport, began, now time.Duration) {
-	client := c.Client()
-	if client == nil {
-		return
-	}
-	client.cluster.describe(r, c)
-	if c.rare.survey == nil {
-		client.cluster.survey(c, c.Endpoint, now)
-	}
-	if v := c.rare.survey; v != nil {
-		r.Picker, r.Candidates, r.MoreCandidates, r.CandidatesAt = v.picker, v.candidates, v.more, max(v.at-began, 0)
-	}
 }
 
 // attach returns err with its record. If user code may already hold err, attach returns a copy. It
@@ -305,48 +352,27 @@ func (q *requester) attach(err error, r, before *introspect.CallReport, own *Err
 	return &final
 }
 
-// wallOf converts a reading of the clock, at, to wall-clock time. Now is the current reading.
-func wallOf(now, at time.Duration) time.Time {
-	// the result has no monotonic part, because the wall clock may have been set meanwhile
-	return time.Now().Add(at - now).Round(0).UTC()
-}
-
-// fail adds the error of a call to its record.
-func fail(r *introspect.CallReport, err error) {
-	if err == nil {
-		return
-	}
-	e := asError(err)
-	r.Code, r.ID, r.Message, r.NotProcessed = e.Code.String(), text.ID(e.ID), shorten(e.Message, maxReportText), e.NotProcessed
-}
-
 // allowed returns how long the call was allowed to take, or 0 if that is unlimited or unknown.
-func (c *Call) allowed(ctx context.Context, began time.Duration) time.Duration {
-	deadline := expiry.Earliest(ctx, c.Deadline)
-	if c.Attempt > 0 && c.out.binding != nil && !c.out.req.Deadline.IsZero() { // middleware/timeout resets its own
-		deadline = c.out.req.Deadline
+func (o *outgoing) allowed(ctx context.Context, call *Call, began time.Duration) time.Duration {
+	deadline := expiry.Earliest(ctx, call.Deadline)
+	if call.Attempt > 0 && o.binding != nil && !o.req.Deadline.IsZero() { // middleware/timeout resets its own
+		deadline = o.req.Deadline
 	}
 	if deadline.IsZero() {
 		return 0
 	}
-	return max(deadline.Sub(mux.TimeOf(began)), 1)
+	return max(deadline.Sub(timeOf(began)), 1)
 }
 
-// printNotes adds the notes to the record.
-func (x *rareCall) printNotes(r *introspect.CallReport, began time.Duration) {
-	r.MoreNotes = x.unnoted
-	for _, n := range x.notes {
-		r.Notes = append(r.Notes, introspect.Note{At: max(n.at-began, 0), By: n.by, What: shorten(n.what, maxReportText)})
+// describe adds the resolver's state and the candidates to a record.
+func (cl *cluster) describe(r *introspect.CallReport, call *Call, began, now time.Duration) {
+	state := cl.resolver()
+	state.Waited = call.out.readExtra().resolving
+	r.Resolver = &state
+	if call.rare.Candidates == nil {
+		cl.survey(call, call.Endpoint, now)
 	}
-	// the notes of forks were added last
-	slices.SortStableFunc(r.Notes, func(a, b introspect.Note) int { return cmp.Compare(a.At, b.At) })
-}
-
-// describe adds the resolver's state to a record.
-func (cl *cluster) describe(r *introspect.CallReport, call *Call) {
-	s := cl.resolver()
-	s.Waited = call.out.readExtra().resolving
-	r.Resolver = &s
+	call.rare.Candidates.Describe(r, began)
 }
 
 // resolver returns the state of the resolver.
@@ -354,21 +380,12 @@ func (cl *cluster) resolver() (s introspect.Resolver) {
 	if set := cl.set.Load(); set != nil {
 		s.Instances = len(set.endpoints)
 	}
-	cl.mu.Lock()
-	defer cl.mu.Unlock()
-	if cl.heard != 0 {
-		s.Age = clock() - cl.heard
+	failure, heard, _ := cl.list.Resolver()
+	if !heard.IsZero() {
+		s.Age = time.Since(heard)
 	}
-	s.Err = shorten(cl.errText, maxReportText)
+	s.Err = shorten(failure, record.MaxText)
 	return s
-}
-
-// A survey lists the candidate endpoints of an attempt.
-type survey struct {
-	picker     string // the picker
-	candidates []introspect.Candidate
-	more       int           // the number of candidates left out
-	at         time.Duration // on the clock
 }
 
 // survey stores the current candidate endpoints of an attempt for the call's record. Picked is the
@@ -378,42 +395,30 @@ func (cl *cluster) survey(call *Call, picked *Endpoint, now time.Duration) {
 	if set == nil {
 		return
 	}
-	v := &survey{picker: fmt.Sprintf("%T", set.picker), at: now}
+	all := &record.Candidates{Picker: fmt.Sprintf("%T", set.picker), At: now}
 	if p, ok := set.picker.(fmt.Stringer); ok {
-		v.picker = shorten(p.String(), maxReportText)
+		all.Picker = p.String()
 	}
-	var rest []introspect.Candidate
 	for _, ep := range set.endpoints {
-		switch c, told := ep.candidate(call, picked); {
-		case told && len(v.candidates) < maxCandidates:
-			v.candidates = append(v.candidates, c)
-		case !told && len(rest) < maxCandidates:
-			rest = append(rest, c)
-		default:
-			v.more++
-		}
+		all.Add(ep.candidate(call, picked))
 	}
-	fits := min(len(rest), maxCandidates-len(v.candidates))
-	v.more += len(rest) - fits
-	v.candidates = append(v.candidates, rest[:fits]...)
-	call.rarely().survey = v
+	call.rarely().Candidates = all
 }
 
-// candidate describes the endpoint for the record of a call. Told reports whether the record should
-// contain this candidate.
-func (ep *Endpoint) candidate(call *Call, picked *Endpoint) (c introspect.Candidate, told bool) {
+// candidate describes the endpoint for the record of a call. It has no verdict if the endpoint
+// could have been chosen as well.
+func (ep *Endpoint) candidate(call *Call, picked *Endpoint) introspect.Candidate {
 	in := ep.instance.Load()
-	c = introspect.Candidate{
-		Addr: shorten(in.Addr, maxReportShort), Zone: shorten(in.Zone, maxReportShort), Weight: in.Weight, Load: ep.Load(), RTT: time.Duration(ep.trip.took.Load()),
-		Unlisted: ep.unlisted.Load(), NotReady: ep.notReady(),
+	c := introspect.Candidate{
+		Addr: in.Addr, Zone: in.Zone, Weight: in.Weight, Load: ep.Load(), RTT: ep.trip.Took(), Unlisted: ep.core.Unlisted(), NotReady: ep.notReady(),
 	}
-	if conns := *ep.conns.Load(); len(conns) > 0 {
-		_, c.Full = leastLoaded(conns)
+	if conns := ep.core.Conns(); len(conns) > 0 {
+		_, c.Full = leastLoaded(conns, false)
 	}
 	switch {
 	case ep == picked:
 		c.Verdict = "picked"
-	case slices.Contains(call.tried, ep), call.hasTried(c.Addr):
+	case slices.Contains(call.tried, ep), call.rare != nil && call.rare.Tried(c.Addr):
 		c.Verdict = "tried before"
 	case call.besides(ep):
 		c.Verdict = "another attempt is on its way to it"
@@ -422,12 +427,9 @@ func (ep *Endpoint) candidate(call *Call, picked *Endpoint) (c introspect.Candid
 	case call.pinned():
 		c.Verdict = "the call is pinned elsewhere"
 	default:
-		if c.Verdict = ep.leftOut(call, picked); c.Verdict == "" {
-			c.Verdict = "not chosen"
-			return c, false
-		}
+		c.Verdict = ep.leftOut(call, picked)
 	}
-	return c, true
+	return c
 }
 
 // leftOut returns why the picker does not pick the endpoint for a call, or "" if it does not say.
@@ -442,11 +444,7 @@ func (ep *Endpoint) leftOut(call *Call, picked *Endpoint) string {
 	if !ok {
 		return ""
 	}
-	return shorten(p.Verdict(call, ep, picked), maxReportText)
-}
-
-func (c *Call) hasTried(addr string) bool {
-	return c.rare != nil && slices.ContainsFunc(c.rare.attempts, func(a introspect.Attempt) bool { return a.Addr == addr })
+	return p.Verdict(call, ep, picked)
 }
 
 // notReady returns the reasons why the endpoint is not ready.
@@ -454,22 +452,12 @@ func (ep *Endpoint) notReady() []string {
 	if ep.Ready() {
 		return nil
 	}
-	ep.mu.Lock()
-	defer ep.mu.Unlock()
-	var by []string
-	for name := range ep.by {
-		by = append(by, shorten(name, maxReportShort))
+	by := ep.core.NotReady()
+	by = by[:min(len(by), 8)]
+	for i := range by {
+		by[i] = shorten(by[i], record.MaxName)
 	}
-	slices.Sort(by)
-	return by[:min(len(by), 8)]
-}
-
-// queued returns how long the request waited before its execution began, or 0 if that is unknown.
-func (c *serverCall) queued() time.Duration {
-	if c.arrived == 0 {
-		return 0
-	}
-	return max(c.taken-c.arrived, 0)
+	return by
 }
 
 // slow reports whether the call was slow. Took is its duration since execution began. For a stream
@@ -477,11 +465,11 @@ func (c *serverCall) queued() time.Duration {
 func (c *serverCall) slow(took time.Duration) bool {
 	if c.stream != nil && c.executed {
 		took = 0
-		if c.began != 0 { // otherwise no middleware ran before the method
-			took = c.began - c.taken
+		if c.times.Began != 0 { // otherwise no middleware ran before the method
+			took = c.times.Began - c.times.Taken
 		}
 	}
-	return took+c.queued() >= c.server.slowAfter
+	return took+c.times.Queued() >= c.server.slowAfter
 }
 
 // report makes the record of a call that this server executed.
@@ -489,48 +477,41 @@ func (c *serverCall) report(took time.Duration) {
 	call := &c.call
 	now := clock()
 	kept := c.server.samples
-	kind := samples.KindOf(call.Explain, c.err != nil)
+	kind := samples.KindOf(call.Explain, int(CodeOf(c.err)))
 	if !kept.Admit(kind, now) {
 		return
 	}
-	queue := c.queued()
 	r := &introspect.CallReport{
-		Method: shorten(call.Method, maxReportShort), Side: serverSide, Slow: took != mux.Untimed && c.slow(took), Explained: call.Explain,
-		Peer: c.peer.Addr.String(), Attempt: call.Attempt, Criticality: call.Criticality, Tenant: shorten(call.Tenant, maxReportShort),
+		Method: shorten(call.Method, record.MaxName), Side: serverSide, Slow: took != mux.Untimed && c.slow(took), Explained: call.Explain,
+		Peer: c.peer.Addr.String(), Caller: c.as.caller, Attempt: call.Attempt, Criticality: call.Criticality, Tenant: shorten(call.Tenant, record.MaxName), Trace: samples.TraceID(call.Trace),
 	}
 	r.BytesIn, r.BytesOut = c.protocol.sizes()
 	if c.stream != nil {
 		t := c.stream.Traffic()
-		r.Kind, r.Sent, r.Received = kinds.Name(c.as.kind), t.Sent, t.Received
-		if c.as.kind == anyKind {
-			r.Kind = kinds.Name(c.method.kind)
+		r.Kind, r.Sent, r.Received = kinds.Name(c.as.Kind), t.Sent, t.Received
+		if c.as.Kind == registered.AnyKind {
+			r.Kind = kinds.Name(c.method.Kind)
 		}
 		r.BytesIn += t.ReceivedBytes
 		r.BytesOut += t.SentBytes
 	}
-	fail(r, c.err)
+	if c.err != nil {
+		failureOf(c.err).Call(r)
+	}
 	r.NotProcessed = c.notProcessed
 	began := now
 	if took != mux.Untimed {
-		r.Took = queue + took
-		began = c.taken - queue
-		if c.taken == 0 {
-			began = now - r.Took
-		}
-		if c.began >= began && c.began != 0 {
-			queue = min(c.began-began, r.Took)
-		}
-		r.Queue, r.Handler = queue, r.Took-queue
+		began = c.times.Describe(r, took, now)
 	}
-	r.Began = wallOf(now, began)
+	r.Began = monotime.Wall(now, began)
 	if !call.Deadline.IsZero() {
-		r.Timeout = max(call.Deadline.Sub(mux.TimeOf(began)), 1)
+		r.Timeout = max(call.Deadline.Sub(timeOf(began)), 1)
 	}
 	if call.Budget > 0 {
 		r.Budget = &introspect.Budget{Given: call.Budget, Left: max(call.Budget-1-int(min(c.used(), budget.Max)), 0)}
 	}
 	if call.rare != nil {
-		call.rare.printNotes(r, began)
+		call.rare.Notes(r, began)
 	}
 	kept.Keep(kind, r)
 }
@@ -538,7 +519,7 @@ func (c *serverCall) report(took time.Duration) {
 // Samples returns records of recent calls of the client that failed, that were slow, or that had
 // Call.Explain set. A nil query returns all records. Samples may be called concurrently.
 func (c *Client) Samples(q *introspect.SamplesQuery) *introspect.Samples {
-	return readSamples(c.samples, q)
+	return c.samples.Read(q)
 }
 
 // Samples returns records of recent calls that the server has executed, and of calls that it and
@@ -546,34 +527,8 @@ func (c *Client) Samples(q *introspect.SamplesQuery) *introspect.Samples {
 // returns the same records to callers. A nil query returns all records. Samples may be called
 // concurrently.
 func (s *Server) Samples(q *introspect.SamplesQuery) *introspect.Samples {
-	return readSamples(s.samples, q)
+	return s.samples.Read(q)
 }
 
 // samplerKey is the context key of the sampler of a handler's server.
 type samplerKey struct{}
-
-// A sampler keeps the records of the calls of one client or server.
-type sampler = samples.Sampler[introspect.CallReport]
-
-// readSamples returns the records that match q.
-func readSamples(s *sampler, q *introspect.SamplesQuery) *introspect.Samples {
-	if q == nil {
-		q = &introspect.SamplesQuery{}
-	}
-	out := &introspect.Samples{
-		Failed: s.Seen(samples.Failed), Slow: s.Seen(samples.Slow), Explained: s.Seen(samples.Explained),
-		LeftOut: s.LeftOut(), Calls: []introspect.CallReport{},
-	}
-	all := !q.Failed && !q.Slow && !q.Explained
-	for _, r := range s.Records() {
-		kind := all || q.Failed && r.Code != "" || q.Slow && r.Slow || q.Explained && r.Explained
-		if kind && (q.Method == "" || q.Method == r.Method) && (q.Side == "" || q.Side == r.Side) {
-			out.Calls = append(out.Calls, *r)
-		}
-	}
-	slices.SortStableFunc(out.Calls, func(a, b introspect.CallReport) int { return b.Began.Add(b.Took).Compare(a.Began.Add(a.Took)) })
-	if q.Limit > 0 && q.Limit < len(out.Calls) {
-		out.Calls = out.Calls[:q.Limit]
-	}
-	return out
-}

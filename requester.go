@@ -3,28 +3,25 @@
 package yodel
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
-	"reflect"
 	"slices"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/body"
 	"github.com/yodel-rpc/yodel/internal/carries"
-	"github.com/yodel-rpc/yodel/internal/details"
+	"github.com/yodel-rpc/yodel/internal/diagnose"
+	"github.com/yodel-rpc/yodel/internal/fault"
+	"github.com/yodel-rpc/yodel/internal/fields"
 	"github.com/yodel-rpc/yodel/internal/guard"
 	"github.com/yodel-rpc/yodel/internal/iface"
+	"github.com/yodel-rpc/yodel/internal/memory"
 	"github.com/yodel-rpc/yodel/internal/metadata"
 	"github.com/yodel-rpc/yodel/internal/methods"
 	"github.com/yodel-rpc/yodel/internal/mux"
-	"github.com/yodel-rpc/yodel/internal/reflectcall"
-	"github.com/yodel-rpc/yodel/internal/stats"
-	"github.com/yodel-rpc/yodel/internal/text"
+	"github.com/yodel-rpc/yodel/internal/samples"
 	"github.com/yodel-rpc/yodel/internal/unpack"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -40,28 +37,22 @@ type requester struct {
 	checksum      bool
 	limits        Limits // with defaults
 	guard         *guard.Guard
-	memory        *mux.Memory
+	memory        *memory.Limit
 	unpacking     unpack.Gate
 	side          string // "client" or "server", for messages
 	slowAfter     time.Duration
-	samples       *sampler // records of its calls
+	samples       *samples.Sampler // records of its calls
 
-	methods    methods.Table[remoteMethod]  // changes are guarded by methodsMu
-	last       atomic.Pointer[remoteMethod] // of the last call; reading it is faster than the table
-	methodsMu  sync.Mutex
-	bindings   []*binding      // by handle; guarded by methodsMu
-	free       []int           // handles whose methods were removed; guarded by methodsMu
-	idempotent map[string]bool // methods that the options declare idempotent
-	outgoing   sync.Pool       // of *outgoing
+	bodies   body.Side
+	called   methods.Called[format]
+	outgoing sync.Pool // of *outgoing
 
-	client     *Client // nil on a server
-	watchers   watchers
-	counts     bool                    // see ClientOptions.CountCalls
-	counted    map[string]*stats.Calls // by method, at most maxCounted; guarded by methodsMu
-	otherCalls *stats.Calls            // of methods without counters of their own; nil if counts is false
-	peers      peerPath
-	async      chan struct{} // tokens: one for each goroutine of an asynchronous call
-	states     states
+	client   *Client // nil on a server
+	watchers watchers
+	counts   *diagnose.MethodCounts // nil without ClientOptions.CountCalls
+	peers    peerPath
+	async    chan struct{} // tokens: one for each goroutine of an asynchronous call
+	states   states
 
 	repeated metadata.Cache
 
@@ -76,35 +67,20 @@ const (
 
 // setUp initializes a requester after its settings have been set.
 func (q *requester) setUp(idempotent []string) {
-	q.idempotent = make(map[string]bool)
-	for _, name := range idempotent {
-		q.idempotent[name] = true
-	}
-	if q.counts {
-		q.counted, q.otherCalls = make(map[string]*stats.Calls), new(stats.Calls)
-	}
+	q.called.SetUp(idempotent)
+	q.bodies = body.Side{Name: "this " + q.side, MaxMessage: q.limits.MaxMessage}
 	q.async = make(chan struct{}, q.limits.MaxOpen)
 	q.outgoing.New = func() any { return &outgoing{from: q, req: mux.Out{Bare: true}} }
 }
 
-// A remoteMethod holds what a requester knows about a method name.
-type remoteMethod struct {
-	name       string
-	idempotent atomic.Bool
-	nests      atomic.Bool                 // its handler makes calls of its own
-	usual      atomic.Pointer[binding]     // with the requester's codec and compressor; nil before the first such call
-	all        []*binding                  // guarded by methodsMu
-	calls      atomic.Pointer[stats.Calls] // nil until countsOf has chosen them
-}
+// A binding is a method with a codec and a compressor.
+type binding = methods.Binding[format]
 
-// A binding is a method with a codec and a compressor. Each connection has a number for it.
-type binding struct {
-	mux.Method
-	of    *remoteMethod
-	codec Codec
-	pack  unpack.Packer
-	reply atomic.Uintptr // the type of the last reply: see iface.TypeOf
-}
+// A format is how bodies are encoded and compressed.
+type format = body.Format[Values, Encoded]
+
+// several reports whether a message belongs to a method with several arguments or results.
+func several(message any) bool { return body.Several[Values, Encoded](message) }
 
 // take returns an outgoing for one call.
 func (q *requester) take() *outgoing { return q.outgoing.Get().(*outgoing) } //nolint:forcetypeassert // the pool holds nothing else
@@ -119,14 +95,12 @@ func (q *requester) give(o *outgoing) {
 // binding returns the binding of a call, or nil if a name is too long to be sent.
 func (q *requester) binding(call *Call) *binding {
 	positional := several(call.Args)
-	m := q.last.Load()
-	if m == nil || m.name != call.Method {
-		if m = q.methods.Get(call.Method); m != nil {
-			q.last.Store(m)
-		}
+	m := q.called.Last(call.Method)
+	if m == nil {
+		m = q.called.Find(call.Method)
 	}
 	if m != nil && call.Codec == nil && call.Compressor == nil {
-		if b := m.usual.Load(); b != nil && b.Positional == positional && b.Kind == call.kind() {
+		if b := m.Usual(positional, call.kind()); b != nil {
 			return b
 		}
 	}
@@ -134,7 +108,6 @@ func (q *requester) binding(call *Call) *binding {
 }
 
 // bindingSlow finds or makes the binding of a call that differs from the usual calls of its method.
-// It compares codecs and compressors by name, as the protocol does.
 func (q *requester) bindingSlow(call *Call, positional bool) *binding {
 	codec, compressor := call.Codec, call.Compressor
 	if codec == nil {
@@ -143,52 +116,11 @@ func (q *requester) bindingSlow(call *Call, positional bool) *binding {
 	if compressor == nil {
 		compressor = q.compressor
 	}
-	codecName, compressorName := codec.Name(), nameOf(compressor)
-	if max(len(call.Method), len(codecName), len(compressorName)) > wire.MaxName {
+	as := mux.Method{Name: call.Method, Codec: codec.Name(), Compressor: nameOf(compressor), Kind: call.kind(), Positional: positional}
+	if max(len(as.Name), len(as.Codec), len(as.Compressor)) > wire.MaxName {
 		return nil
 	}
-	q.methodsMu.Lock()
-	defer q.methodsMu.Unlock()
-	m := q.methodLocked(call.Method)
-	for _, b := range m.all {
-		if b.Codec == codecName && b.Compressor == compressorName && b.Positional == positional && b.Kind == call.kind() {
-			return b
-		}
-	}
-	b := &binding{of: m, codec: codec, pack: q.packer(compressor)}
-	b.Method = mux.Method{
-		Handle: len(q.bindings), Name: m.name, Codec: codecName, Compressor: compressorName,
-		Kind: call.kind(), Positional: positional, Idempotent: m.idempotent.Load(),
-	}
-	if n := len(q.free); n > 0 {
-		b.Handle, q.free = q.free[n-1], q.free[:n-1]
-		b.Generation = q.bindings[b.Handle].Generation + 1
-		q.bindings[b.Handle] = b
-	} else {
-		q.bindings = append(q.bindings, b)
-	}
-	m.all = append(m.all, b)
-	if call.Codec == nil && call.Compressor == nil {
-		m.usual.Store(b)
-	}
-	return b
-}
-
-// methodLocked finds or makes the remoteMethod of a name. If there are too many, it removes another
-// one, whose calls go on. The caller holds q.methodsMu.
-func (q *requester) methodLocked(name string) *remoteMethod {
-	if m := q.methods.Get(name); m != nil {
-		return m
-	}
-	m := &remoteMethod{name: strings.Clone(name)} // the name may be a part of much memory
-	m.idempotent.Store(q.idempotent[name])
-	if removed := q.methods.Add(m.name, m); removed != nil {
-		q.last.CompareAndSwap(removed, nil)
-		for _, b := range removed.all {
-			q.free = append(q.free, b.Handle)
-		}
-	}
-	return m
+	return q.called.Bind(as, q.format(codec, compressor), call.Codec == nil && call.Compressor == nil)
 }
 
 // kind returns the kind of method that a call is for.
@@ -196,7 +128,7 @@ func (c *Call) kind() uint64 {
 	if c.stream == nil {
 		return wire.Unary
 	}
-	return c.stream.kind
+	return c.stream.Kind
 }
 
 func nameOf(c Compressor) string {
@@ -208,20 +140,7 @@ func nameOf(c Compressor) string {
 
 // learned stores what a server says about a method.
 func (q *requester) learned(_ *mux.Conn, handle int, generation uint32, info wire.Info) {
-	q.methodsMu.Lock()
-	defer q.methodsMu.Unlock()
-	if handle >= len(q.bindings) || q.bindings[handle].Generation != generation {
-		return
-	}
-	m := q.bindings[handle].of
-	if info.Idempotent != 0 {
-		m.idempotent.Store(true)
-	} else if info.Known != 0 { // another method may now be registered under the name
-		m.idempotent.Store(q.idempotent[m.name])
-	}
-	if info.Nests != 0 {
-		m.nests.Store(true)
-	}
+	q.called.Learn(handle, generation, info)
 }
 
 // encode encodes the request of call, once for all attempts.
@@ -236,95 +155,66 @@ func (q *requester) encode(o *outgoing, call *Call) error {
 	if _, whatever := call.Reply.(*Encoded); call.Reply != nil && !whatever && several(call.Reply) != b.Positional {
 		return refusal("YDL2005", "%s: arguments and reply are both yodel.Values, or neither is", call.Method)
 	}
-	if err := unsendable(call, b, b.codec); err != nil {
+	if err := unsendable(call, b, nil); err != nil {
 		return err
 	}
-	body, as := encoded(b.codec, call.Args)
-	if !as || call.OneWay { // a one-way call may be sent again after Do has returned
-		body = o.body[:0]
-		err := error(nil)
-		if k := b.Kind; k == wire.Unary || k == wire.Feed { // a call of another kind sends only messages
-			body, err = appendBody(body, b.codec, call.Args)
-		}
-		if err != nil {
-			e := refusal("YDL2103", "%s: %v (codec %s)", call.Method, err, b.codec.Name())
-			e.Cause = err
-			return e
-		}
-		o.body = body
+	var encoded []byte
+	var f *fault.Fault
+	if sendsOne(b.Kind) { // a one-way call may be sent again after Do has returned
+		encoded, f = b.Format.Encode(&o.body, call.Method, call.Args, call.OneWay)
 	}
 	req := &o.req
-	req.Method, req.Body, req.Attachment, req.Checksum = &b.Method, body, call.Attachment, q.checksum
-	packed, ok, err := b.pack.Pack(o.packed, body)
-	o.packed = packed
-	if err != nil {
-		return refusal("YDL2103", "%s: %v", call.Method, err)
-	} else if ok {
-		req.Body, req.Compressed = o.packed, true
+	if f == nil {
+		req.Body, req.Compressed, f = b.Format.Compress(&o.packed, call.Method, encoded, false)
 	}
-	if n := len(req.Body) + len(req.Attachment); n > q.limits.MaxMessage {
-		return refusal("YDL2201", "%s: the request has %d bytes, this %s's limit is %d", call.Method, n, q.side, q.limits.MaxMessage)
+	if f == nil {
+		f = q.bodies.Check(call.Method, len(req.Body)+len(call.Attachment))
 	}
+	if f != nil {
+		return faultError(f)
+	}
+	req.Method, req.Attachment, req.Checksum = &b.Method, call.Attachment, q.checksum
 	o.binding = b
 	return nil
 }
+
+// sendsOne reports whether the request of a call of a kind is one message. A call of another kind
+// sends only the messages of its stream.
+func sendsOne(kind uint64) bool { return kind == wire.Unary || kind == wire.Feed }
 
 func tooLongName(call *Call) *Error {
 	return refusal("YDL2001", "%.40s…: the names of a method, its codec and its compressor have at most %d bytes each", call.Method, wire.MaxName)
 }
 
-// unsendable returns an error if the arguments or the reply of a call are unusable. The server
-// would receive a nil pointer as zero values. If codec cannot decode into Reply, the caller would
-// learn that only after the method has been executed. Codec is nil if the link may have its own.
+// unsendable returns an error if the arguments or the reply of a call are unusable. Codec decodes
+// the reply. Nil means the codec of b, which is asked only for another type of reply than the last
+// one.
 func unsendable(call *Call, b *binding, codec Codec) *Error {
-	if iface.IsNil(call.Args) && call.Args != nil {
-		if v := reflect.ValueOf(call.Args); v.Kind() == reflect.Pointer && !reflectcall.HasNoContent(v.Type().Elem()) && (b.Kind == wire.Unary || b.Kind == wire.Feed) {
-			return refusal("YDL2103", "%s: the request is a nil %T", call.Method, call.Args)
+	if iface.IsNil(call.Args) && call.Args != nil && sendsOne(b.Kind) {
+		if f := b.Format.CheckRequest(call.Method, call.Args); f != nil {
+			return faultError(f)
 		}
 	}
-	as := iface.TypeOf(call.Reply)
-	if as == b.reply.Load() && !iface.IsNil(call.Reply) {
+	as, own := iface.TypeOf(call.Reply), codec != nil
+	if as == b.Reply.Load() && !own && !iface.IsNil(call.Reply) {
 		return nil
 	}
-	replies, several := call.Reply.(Values)
-	if !several && call.Reply != nil {
-		replies = Values{call.Reply}
-	}
-	for i, reply := range replies {
-		if !decodable(reply) {
-			what := "the reply"
-			if several {
-				what = fmt.Sprintf("result %d", i+1)
-			}
-			return refusal("YDL2102", "%s: %s cannot be decoded into %s: give a pointer to it", call.Method, what, kindOfReply(reply))
-		}
-		_, whatever := reply.(*Encoded)
-		if err := carries.Check(codec, reflect.TypeOf(reply)); err != nil && !whatever {
-			return refusal("YDL2102", "%s: the reply cannot be decoded: %v (codec %s)", call.Method, err, codec.Name())
-		}
-	}
 	if s := call.stream; s != nil {
-		if err := carries.Check(b.codec, s.in, s.out); err != nil {
-			return refusal("YDL2103", "%s: %v (codec %s)", call.Method, err, b.codec.Name())
+		if err := carries.Check(b.Format.Codec, s.sends, s.receives); err != nil {
+			return refusal("YDL2103", "%s: %v (codec %s)", call.Method, err, b.Format.Codec.Name())
 		}
-	} else if !several && codec != nil {
-		b.reply.Store(as)
+	}
+	with := &b.Format
+	if own {
+		with = &format{Codec: codec}
+	}
+	if f := with.CheckReply(call.Method, call.Reply); f != nil {
+		return faultError(f)
+	}
+	if !own && call.stream == nil && !several(call.Reply) {
+		b.Reply.Store(as)
 	}
 	return nil
-}
-
-// decodable reports whether v is a pointer that is not nil.
-func decodable(v any) bool {
-	p := reflect.ValueOf(v)
-	return p.Kind() == reflect.Pointer && !p.IsNil()
-}
-
-// kindOfReply describes a value into which a reply cannot be decoded.
-func kindOfReply(v any) string {
-	if reflect.ValueOf(v).Kind() == reflect.Pointer {
-		return fmt.Sprintf("a nil %T", v)
-	}
-	return fmt.Sprintf("%T", v)
 }
 
 // encodeFields encodes the metadata and the fields. It runs for each attempt, because endpoint
@@ -338,7 +228,11 @@ func (q *requester) encodeFields(o *outgoing, call *Call) error {
 	}
 	if !req.Bare || call.Attempt != 0 || call.IdempotencyKey != "" || call.Key != "" || call.Criticality != 0 || call.Tenant != "" || call.Trace != "" || call.Explain {
 		req.Bare = false
-		encodeRare(&req.Fields, call)
+		rare := fields.Request{
+			Attempt: call.Attempt, Criticality: call.Criticality, Explain: call.Explain,
+			IdempotencyKey: call.IdempotencyKey, Key: call.Key, Tenant: call.Tenant, Trace: call.Trace,
+		}
+		rare.Encode(&req.Fields)
 	}
 	n := len(req.Metadata) + len(call.IdempotencyKey) + len(call.Key) + len(call.Tenant) + len(call.Trace)
 	if err := q.limits.metadata().Check(len(call.Metadata), n); err != nil {
@@ -347,188 +241,115 @@ func (q *requester) encodeFields(o *outgoing, call *Call) error {
 	return nil
 }
 
-// encodeRare sets the fields that most calls do not have.
-func encodeRare(f *wire.Fields, call *Call) {
-	f.Attempt = uint64(call.Attempt)
-	f.Criticality = wireCriticality(call.Criticality)
-	f.Explain, f.IdempotencyKey, f.KeyBegan, f.Key, f.Tenant, f.Trace = 0, nil, 0, nil, nil, nil
-	if call.Explain {
-		f.Explain = 1
-	}
-	if call.Tenant != "" {
-		f.Tenant = []byte(call.Tenant)
-	}
-	if call.Trace != "" {
-		f.Trace = []byte(call.Trace)
-	}
-	if call.IdempotencyKey != "" {
-		f.IdempotencyKey = []byte(call.IdempotencyKey)
-	}
-	if call.Key != "" {
-		f.Key = []byte(call.Key)
-	}
-}
-
 // decode decodes the answer into call. Afterwards call does not refer to the answer's memory.
 func (q *requester) decode(ctx context.Context, o *outgoing, call *Call, a *mux.Answer) error {
 	o.arrived, o.received = a.At, uint32(min(len(a.Fields)+len(a.Body)+len(a.Attachment), math.MaxInt32))
 	if len(a.Fields) > 0 || a.Code != 0 || a.Attachment != nil || o.readExtra().lent > 0 {
-		if err := q.decodeFields(call, a); err != nil {
+		if err := q.decodeFields(o, call, a); err != nil {
 			return err
 		}
 	}
 	if call.Reply == nil {
 		return nil
 	}
-	if _, as := call.Reply.(*Encoded); as || a.Flags&wire.Compressed != 0 || len(a.Body) >= largeBody || o.binding.Positional {
+	if _, as := call.Reply.(*Encoded); as || a.Flags&wire.Compressed != 0 || len(a.Body) >= body.Large || o.binding.Positional {
 		return q.decodeUnusual(ctx, o, call, a)
 	}
-	if err := o.binding.codec.Decode(a.Body, call.Reply); err != nil { // see decodeBody
-		return unfit(call, err)
+	if err := o.binding.Format.Codec.Decode(a.Body, call.Reply); err != nil { // see Format.Decode
+		return unfit(call, &o.binding.Format, err)
 	}
 	return nil
 }
 
 // decodeUnusual decodes a body that is not an ordinary small message.
 func (q *requester) decodeUnusual(ctx context.Context, o *outgoing, call *Call, a *mux.Answer) error {
-	body := a.Body
-	if a.Flags&wire.Compressed != 0 {
-		var err error
-		if body, err = q.decompress(ctx, o, call, body); err != nil {
-			return err
+	f := &o.binding.Format
+	if a.Flags&wire.Compressed == 0 {
+		if to := f.Recipient(a.Body, call.Reply); to != nil && a.Keep() {
+			*to = slices.Clip(a.Body)
+			return nil
 		}
-		defer q.memory.Give(len(body))
-	} else if to := recipient(body, o.binding.codec, call.Reply); to != nil && a.Keep() {
-		*to = slices.Clip(body)
-		return nil
+		return take(call, f, a.Body, o.binding.Positional)
 	}
-	if e, ok := call.Reply.(*Encoded); ok {
-		e.Body, e.Several = append(e.Body[:0], body...), o.binding.Positional
-		return nil
+	x := o.useExtra()
+	unpacked, err := q.unpack(ctx, call, f, x.unpacked[:0], a.Body)
+	if err != nil {
+		return err
 	}
-	if err := decodeBody(body, o.binding.codec, call.Reply); err != nil {
-		return unfit(call, err)
+	defer q.memory.Give(len(unpacked))
+	x.unpacked = unpacked
+	return take(call, f, unpacked, o.binding.Positional)
+}
+
+// unpack decompresses a reply into memory. The caller must give the bytes of the result back to
+// q.memory.
+func (q *requester) unpack(ctx context.Context, call *Call, f *format, dst, packed []byte) ([]byte, error) {
+	unpacked, err := f.Pack.Unpack(ctx, q.memory, dst, packed)
+	switch {
+	case err == nil:
+		return unpacked, nil
+	case err == ctx.Err(): //nolint:errorlint // it is returned bare
+		return nil, context.Cause(ctx)
+	}
+	return nil, errorOf(f.Torn(err, call.Method, "the reply from "+addrOf(call), packed))
+}
+
+// take decodes a reply into call. IsSeveral says that it is the encoding of Values.
+func take(call *Call, f *format, reply []byte, isSeveral bool) error {
+	if err := f.Fill(reply, isSeveral, call.Reply); err != nil {
+		return unfit(call, f, err)
 	}
 	return nil
 }
 
 // unfit returns the error of a reply that cannot be decoded.
-func unfit(call *Call, err error) error {
-	e := failure("YDL2102", "%s: the reply from %s does not fit %T: %v (codec %s)", call.Method, addrOf(call), call.Reply, err, call.out.binding.codec.Name())
-	e.Cause = err
-	return e
+func unfit(call *Call, f *format, err error) *Error {
+	return faultError(f.Unfit(call.Method, "the reply from "+addrOf(call), fmt.Sprintf("%T", call.Reply), err))
 }
 
 // decodeFields decodes the attachment and the fields of an answer into call. If the answer is an
 // error, decodeFields returns that error.
-func (q *requester) decodeFields(call *Call, a *mux.Answer) error {
+func (q *requester) decodeFields(o *outgoing, call *Call, a *mux.Answer) error {
 	if a.Attachment != nil {
 		call.ReplyAttachment = append([]byte{}, a.Attachment...)
 	}
-	var f wire.Fields
-	if err := wire.ParseFields(a.Fields, &f); err != nil {
+	var f fields.Answer
+	if err := f.Read(a.Fields, q.limits.metadata()); err != nil {
 		return &mux.BrokenError{Cause: err}
 	}
-	md, err := q.limits.metadata().Parse(f.Metadata)
-	what := metadata.Excess(err)
-	if err != nil && what == "" {
-		return &mux.BrokenError{Cause: err}
+	if call.Trailer = f.Trailer; f.Head != nil {
+		call.SetHeader(f.Head)
 	}
-	call.Trailer = md
-	if len(f.Header) > 0 {
-		if md, err = q.limits.metadata().Parse(f.Header); err == nil {
-			call.SetHeader(md)
-		} else if what = cmp.Or(what, metadata.Excess(err)); what == "" {
-			return &mux.BrokenError{Cause: err}
-		}
-	}
-	if o := call.out; o.readExtra().lent > 0 {
+	if o.readExtra().lent > 0 {
 		o.repay(call, f.Budget)
 	}
 	if f.ServerTime > 0 {
-		call.out.serverSaid(&f)
+		o.useExtra().parts.Server(f.ServerTime, f.ServerWait)
 	}
 	if f.Load > 0 && call.Endpoint != nil {
-		call.Endpoint.reported(f.Load)
+		ep := call.Endpoint
+		ep.report.Set(f.Load, ep.inflight.Sent(), &ep.core)
 	}
 	switch {
 	case a.Code != 0:
 		return remoteError(call, a, &f)
-	case what != "":
-		return failure("YDL2203", "%s: the metadata of the reply from %s %s on this %s; the method was executed", call.Method, addrOf(call), what, q.side)
+	case f.Excess != "":
+		return failure("YDL2203", "%s: the metadata of the reply from %s %s on this %s; the method was executed", call.Method, addrOf(call), f.Excess, q.side)
 	}
 	return nil
 }
 
-// serverSaid stores the times that the server reports.
-func (o *outgoing) serverSaid(f *wire.Fields) {
-	const most = math.MaxInt64 / uint64(time.Microsecond)
-	x := o.useExtra()
-	x.serverTime = time.Duration(min(f.ServerTime, most)) * time.Microsecond
-	x.serverWait = time.Duration(min(f.ServerWait, f.ServerTime, most)) * time.Microsecond
-}
-
-// addrOf returns the address to which a call was sent.
-func addrOf(call *Call) string {
-	switch {
-	case call.Endpoint != nil:
-		return call.Endpoint.Addr()
-	case call.out != nil && call.out.peer != nil:
-		return call.out.peer.Addr.String()
-	}
-	return "the server"
-}
-
-// maxRetryAfter is the largest Error.RetryAfter that is accepted from a server, in microseconds: a
-// day.
-const maxRetryAfter = 24 * 3600 * 1e6
-
-// remoteError returns the error in an answer. If the error has an ID, its message gets the method
-// and the address. remoteError limits and cleans the server's values, so that later code need not
-// do it.
-func remoteError(call *Call, a *mux.Answer, f *wire.Fields) *Error {
-	e := &Error{
-		Code: Code(a.Code), Message: text.Clip(string(f.Message), maxErrorText), ID: text.ID(string(f.ErrorID)),
-		NotProcessed: a.Flags&wire.NotProcessed != 0,
-		RetryAfter:   time.Duration(min(f.RetryAfter, maxRetryAfter)) * time.Microsecond,
-		relayed:      true,
-	}
-	details.Parse(f.Details, e.addDetail)
-	if e.ID != "" {
-		e.Message = fmt.Sprintf("%s: %s: %s", call.Method, addrOf(call), strings.TrimPrefix(e.Message, call.Method+": "))
-	}
+// remoteError returns the error in an answer.
+func remoteError(call *Call, a *mux.Answer, f *fields.Answer) *Error {
+	e := &Error{Code: Code(a.Code), NotProcessed: a.Flags&wire.NotProcessed != 0, relayed: true}
+	said := f.Failure(call.Method, func() string { return addrOf(call) }, e.addDetail)
+	e.Message, e.ID, e.RetryAfter = said.Message, said.ID, said.RetryAfter
 	return e
 }
 
-func (q *requester) decompress(ctx context.Context, o *outgoing, call *Call, body []byte) ([]byte, error) {
-	x := o.useExtra()
-	body, err := q.unpackReply(ctx, call, &o.binding.pack, x.unpacked[:0], body)
-	if err == nil {
-		x.unpacked = body
-	}
-	return body, err
-}
-
-func (q *requester) packer(c Compressor) unpack.Packer {
-	return unpack.Packer{Compressor: c, Above: q.compressAbove, Limits: q.limits.decompressed(), Gate: &q.unpacking}
-}
-
-// unpackReply decompresses a reply into memory. The caller must give the bytes of the result back
-// to q.memory.
-func (q *requester) unpackReply(ctx context.Context, call *Call, pack *unpack.Packer, memory, body []byte) ([]byte, error) {
-	if pack.Compressor == nil {
-		return nil, &mux.BrokenError{Cause: errors.New("it is compressed, which was not agreed")}
-	}
-	unpacked, err := pack.Unpack(ctx, q.memory, memory, body)
-	switch {
-	case err != nil && err == ctx.Err(): //nolint:errorlint // it is returned bare
-		return nil, context.Cause(ctx)
-	case errors.Is(err, mux.ErrMemory):
-		return nil, failure("YDL3007", "%s: this %s has no memory left to decompress the reply from %s", call.Method, q.side, addrOf(call))
-	case errors.Is(err, ErrTooLarge):
-		return nil, failure("YDL2204", "%s: the reply from %s %s", call.Method, addrOf(call), pack.TooLarge(body))
-	case err != nil:
-		return nil, &mux.BrokenError{Cause: fmt.Errorf("decompress with %s: %w", pack.Name(), err)}
-	}
-	return unpacked, nil
+// format returns the format of bodies in a codec and a compressor, which may be nil.
+func (q *requester) format(codec Codec, c Compressor) format {
+	f := format{Side: &q.bodies, Pack: unpack.Packer{Compressor: c, Above: q.compressAbove, Limits: q.limits.decompressed(), Gate: &q.unpacking}}
+	f.Use(codec)
+	return f
 }

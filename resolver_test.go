@@ -4,9 +4,13 @@ package yodel_test
 
 import (
 	"context"
+	"log/slog"
 	"sync"
+	"testing"
+	"testing/synctest"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
 type resolverFunc func(ctx context.Context, update func([]yodel.Instance)) error
@@ -77,4 +81,34 @@ type named struct {
 	service string
 }
 
-func (r *named) ServiceName() string { return r.service }
+func (r *named) Describe() yodel.Description { return yodel.Description{Service: r.service} }
+
+// A resolver that lists an address twice, as inactive and as active, names an active instance.
+func TestAnAddressThatIsListedTwice(t *testing.T) {
+	for _, states := range [][]string{{"", "inactive"}, {"inactive", ""}, {"inactive", "", "inactive"}} {
+		synctest.Test(t, func(t *testing.T) {
+			network := mem.New()
+			s := yodel.NewServer(&yodel.ServerOptions{Transport: network, Logger: slog.New(slog.DiscardHandler)})
+			open := yodel.Method[int, int]("Shop.Open")
+			open.Handle(s, func(_ context.Context, in *int) (*int, error) { return in, nil })
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- s.ListenAndServe(ctx, "shop") }()
+			r := newSettable()
+			var instances []yodel.Instance
+			for _, state := range states {
+				instances = append(instances, yodel.Instance{Addr: "shop", State: state})
+			}
+			r.setInstances(instances)
+			c := yodel.NewClient(r, &yodel.ClientOptions{Transport: network, Logger: slog.New(slog.DiscardHandler)})
+			if _, err := open.Call(t.Context(), c, new(int)); err != nil {
+				t.Errorf("with the states %q: %v", states, err)
+			}
+			c.Close()
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -12,8 +12,11 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
+	"github.com/yodel-rpc/yodel/internal/fields"
+	"github.com/yodel-rpc/yodel/internal/foreign"
 	"github.com/yodel-rpc/yodel/internal/kinds"
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/registered"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -59,6 +62,9 @@ type Served struct {
 	// decompressed. If it fails, the call fails with its error and is not executed. The result may
 	// share the memory of body.
 	Transform func(body []byte) (request []byte, err error)
+	// Instead is called in place of the method when the middleware has passed the call, with the
+	// context of a handler, for a request that is not a call of a method. May be nil.
+	Instead func(ctx context.Context) error
 	// Declared reports whether the caller gets an error of the handler as it is, as an exception
 	// that the method declares. Session.HideErrors then does not concern the error. May be nil.
 	Declared func(err error) bool
@@ -79,10 +85,10 @@ type foreignCall struct {
 	admitted bool
 	first    bool // it is one of method.first
 	ended    bool
-	messages foreignStream // of v.Stream
-	bytes    int           // admitted bytes of the request, of the expected reply and their cost
-	sent     int           // bytes of the reply
-	hidden   string        // where the text of the error is that the caller does not see; empty if it sees it
+	messages foreign.Stream // of v.Stream
+	bytes    int            // admitted bytes of the request, of the expected reply and their cost
+	sent     int            // bytes of the reply
+	hidden   string         // where the text of the error is that the caller does not see; empty if it sees it
 }
 
 // A foreignContext is the context of a handler.
@@ -108,11 +114,11 @@ func (ses *Session) Begin(method string, codec Codec, compressor Compressor) *Se
 	in := &v.in
 	in.session, in.server, in.peer, in.protocol, in.served = ses, ses.server, ses.Peer, in, v
 	in.as = ses.bind(method, codec, compressor, false, ses.Peer.Name)
-	in.method = in.as.find()
-	in.call.Method, in.call.in, in.call.Codec, in.call.Compressor = in.as.name, &in.serverCall, codec, compressor
-	in.arrived = clock()
+	in.method = in.as.Find()
+	in.call.Method, in.call.in, in.call.Codec, in.call.Compressor = in.as.Name, &in.serverCall, codec, compressor
+	in.times.Arrived = clock()
 	in.handling.callRef = callRef{in.as, &in.serverCall}
-	in.current.Store(&in.handling.callRef)
+	in.owner.Begin(&in.handling.callRef)
 	in.handling.Context, in.cancel = context.WithCancelCause(ses.ctx) //nolint:fatcontext // once for each call
 	ses.note(v, true)
 	return v
@@ -129,15 +135,19 @@ func (v *Served) Kind() string {
 	if v.in.method == nil {
 		return ""
 	}
-	return kinds.Name(v.in.method.kind)
+	return kinds.Name(v.in.method.Kind)
 }
 
 // Positional reports whether the method takes or returns several values: see Values. The request is
 // then that of several values, even if there is only one of them, and so is the reply.
-func (v *Served) Positional() bool { return v.in.method != nil && v.in.method.positional }
+func (v *Served) Positional() bool { return v.in.method != nil && v.in.method.Positional }
 
 // ReadOnly reports whether Server.MarkReadOnly was called for the method.
-func (v *Served) ReadOnly() bool { return v.in.method != nil && v.in.method.readOnly.Load() }
+func (v *Served) ReadOnly() bool { return v.in.method != nil && v.in.method.ReadOnly.Load() }
+
+// Short reports whether calls of the method are so short that a Protocol may run the next one on
+// the goroutine that reads the connection. The server learns it from all calls of the method.
+func (v *Served) Short() bool { return v.in.method != nil && v.in.method.Inline() }
 
 // Types returns the types of the messages that the method takes and returns. The type of a single
 // message is without its pointer. If Positional returns true, they are the types of the values as
@@ -147,7 +157,7 @@ func (v *Served) Types() (in, out []reflect.Type) {
 	if v.in.method == nil {
 		return nil, nil
 	}
-	return v.in.method.in, v.in.method.out
+	return v.in.method.Args, v.in.method.Results
 }
 
 // Admit takes room for the call and its request of n bytes, and for a reply of the size that the
@@ -177,9 +187,9 @@ func (v *Served) Admit(n int, wait bool) *Error {
 	if l := &s.limits; n > l.MaxMessage {
 		return v.fail(refusal("YDL2201", "%s: the request has %d bytes, the server's limit is %d", in.call.Method, n, l.MaxMessage))
 	}
-	if m := in.method; m != nil && m.kind == wire.Unary && !in.call.OneWay {
-		in.first = wait && m.first.Begin(in.handling.Context)
-		n += int(m.replySize.Load())
+	if m := in.method; m != nil && m.Kind == wire.Unary && !in.call.OneWay {
+		in.first = wait && m.First.Begin(in.handling.Context)
+		n += m.Replies.Expected()
 	}
 	where := v.enter(in.handling.Context, n, false)
 	if where != "" && wait {
@@ -192,7 +202,7 @@ func (v *Served) Admit(n int, wait bool) *Error {
 	}
 	ses.Release(v.Reserved)
 	v.Reserved, in.bytes = 0, n+requestCost
-	if !ses.take(in.bytes) {
+	if !ses.conn.Take(in.bytes) {
 		ses.room.Leave(n)
 		s.foreign.Leave(n)
 		return v.fail(refusal("YDL3007", "%s: the server has no memory left for what its peers make it hold", in.call.Method))
@@ -205,9 +215,11 @@ func (v *Served) Admit(n int, wait bool) *Error {
 const requestCost = 7 << 10
 
 // enterLater waits until enter succeeds, the call is canceled, or its deadline passes.
+//
+//nolint:contextcheck,nolintlint // the context is that of the call
 func (v *Served) enterLater(n int) (where string) {
 	in := &v.in
-	defer in.session.readAhead(!in.call.OneWay)()
+	defer in.session.conn.ReadAhead(!in.call.OneWay)()
 	ctx := in.handling.Context
 	if at := in.call.Deadline; !at.IsZero() {
 		limited, cancel := context.WithDeadline(ctx, at)
@@ -275,11 +287,13 @@ func (v *Served) fail(e *Error) *Error {
 // the call is one-way. Run returns the error for the caller, or nil. It recovers panics. If the
 // handler ends the goroutine, Run does not return. The Protocol's deferred functions then get the
 // error from Outcome.
+//
+//nolint:contextcheck,nolintlint // the context is that of the call
 func (v *Served) Run() *Error {
 	in := &v.in
 	caller := cmp.Or(v.Caller, in.as.caller)
-	if b := in.as; (v.Several != b.positional || caller != b.caller) && b.wrong != wrongName && !in.running.Load() { // before running is set, because Session.executing reads it then
-		in.as = in.session.bind(b.name, b.codec, b.pack.Compressor, v.Several, caller)
+	if b := in.as; (v.Several != b.Positional || caller != b.caller) && b.Wrong != registered.WrongName && !in.running.Load() { // before running is set, because Session.executing reads it then
+		in.as = in.session.bind(b.Name, b.format.Codec, b.format.Pack.Compressor, v.Several, caller)
 	}
 	switch {
 	case in.err != nil && !in.running.Load(): // Admit or Fail has set the error
@@ -292,14 +306,14 @@ func (v *Served) Run() *Error {
 		return v.misused("ran the call twice")
 	}
 	in.body, in.compressed, in.owned, in.plain = v.Body, v.Compressed, v.Owned, v.Plain
-	in.taken = clock()
-	in.call.began = in.taken
-	if in.method != nil && in.method.kind != wire.Unary && v.Stream != nil {
-		in.messages.messages, in.messages.memory, in.messages.most = v.Stream, in, in.server.limits.MaxMessage
+	in.times.Taken = clock()
+	in.call.began = in.times.Taken
+	if in.method != nil && in.method.Kind != wire.Unary && v.Stream != nil {
+		in.messages.Messages, in.messages.Memory, in.messages.Most = v.Stream, in, in.server.limits.MaxMessage
 		in.stream = &in.messages
 	}
 	if in.method != nil {
-		in.method.stats.Begin()
+		in.method.Stats.Begin()
 	}
 	if in.call.OneWay {
 		in.handling.Context = in.session.life //nolint:fatcontext // once for each call
@@ -320,7 +334,7 @@ func (v *Served) Run() *Error {
 	returned = true
 	if in.late != nil && in.err == nil {
 		<-in.replied // this goroutine belongs to the Protocol
-		in.call.Reply, in.err = in.late.reply, in.late.err
+		in.call.Reply, in.err = in.late.Get()
 	}
 	return v.Outcome()
 }
@@ -353,7 +367,13 @@ func (in *foreignCall) hide(told *Error) {
 	code, isCode := errors.AsType[Code](err)
 	switch {
 	case e != nil && !e.relayed && (!in.executed || !e.is(catalogue.OfClient|catalogue.AboutConnection)):
-		told.Message = shorten(e.Message, maxErrorText) // without the text of what wraps it
+		told.Message = shorten(e.Message, fields.MaxText) // without the text of what wraps it
+		if e.public != "" {
+			told.Message = shorten(e.public, fields.MaxText/2)
+		}
+		if e.public != "" && (e.ID == "" || e.is(catalogue.Unencoded)) { // not a mistake of the caller
+			told.Message += "; " + in.noteHidden(err)
+		}
 		return
 	case e == nil && told.ID != "": // the server has replaced an error of the context
 		return
@@ -368,17 +388,22 @@ func (in *foreignCall) hide(told *Error) {
 		}
 	}
 	told.ID, told.Details = "", nil
+	told.Message = fmt.Sprintf("%s: %s; %s", in.call.Method, told.Message, in.noteHidden(err))
+}
+
+// noteHidden logs, once, the error that the caller does not see, and returns where its text is.
+func (in *foreignCall) noteHidden(err error) (where string) {
 	if in.hidden == "" && !in.deserted() {
 		in.hidden = in.server.noteHidden(in.call.Method, err)
 	}
-	told.Message = fmt.Sprintf("%s: %s; %s", in.call.Method, told.Message, cmp.Or(in.hidden, "its caller has left"))
+	return cmp.Or(in.hidden, "its caller has left")
 }
 
 // AppendReply appends the encoded reply of a successful call to dst, in the call's codec.
 // Compressed reports whether the reply is compressed.
 func (v *Served) AppendReply(dst []byte) (reply []byte, compressed bool, err *Error) {
 	in := &v.in
-	if in.taken == 0 {
+	if in.times.Taken == 0 {
 		return dst, false, v.misused("asked for the reply of a call that it has not run")
 	}
 	if in.err != nil {
@@ -390,17 +415,17 @@ func (v *Served) AppendReply(dst []byte) (reply []byte, compressed bool, err *Er
 			in.err = failure("YDL5002", "%s: the reply ended the goroutine (runtime.Goexit) that encoded it", in.call.Method)
 		}
 	}()
-	scratch := in.server.scratchMemory()
+	scratch := in.server.scratch.Get()
 	body, compressed := in.encode(scratch)
 	returned = true
-	defer in.server.putScratch(scratch)
+	defer in.server.scratch.Put(scratch)
 	if in.err != nil {
 		return dst, false, v.Outcome()
 	}
 	in.sent = len(body)
 	if in.method != nil {
-		in.method.replied(len(body))
-		in.method.first.Known()
+		in.method.Replies.Add(len(body))
+		in.method.First.Known()
 	}
 	return append(dst, body...), compressed, nil
 }
@@ -409,7 +434,7 @@ func (v *Served) AppendReply(dst []byte) (reply []byte, compressed bool, err *Er
 // Codec. A reply that is already encoded, for example by a cache, is decoded first.
 func (v *Served) Reply() (any, *Error) {
 	in := &v.in
-	if in.taken == 0 {
+	if in.times.Taken == 0 {
 		return nil, v.misused("asked for the reply of a call that it has not run")
 	}
 	if in.err != nil {
@@ -419,16 +444,16 @@ func (v *Served) Reply() (any, *Error) {
 	if !ok {
 		return in.call.Reply, nil
 	}
-	if in.method != nil && len(in.method.out) == 0 && len(e.Body) == 0 {
+	if in.method != nil && len(in.method.Results) == 0 && len(e.Body) == 0 {
 		return nil, nil
 	}
-	if in.method == nil || len(in.method.out) != 1 || e.Several {
+	if in.method == nil || len(in.method.Results) != 1 || e.Several {
 		in.err = failure("YDL2104", "%s: the reply is encoded, and is not of one type that the server knows", in.call.Method)
 		return nil, v.Outcome()
 	}
-	reply := reflect.New(in.method.out[0]).Interface()
-	if err := decodeBody(e.Body, in.as.codec, reply); err != nil {
-		in.err = failure("YDL2104", "%s: %v (codec %s)", in.call.Method, err, in.as.codec.Name())
+	reply := reflect.New(in.method.Results[0]).Interface()
+	if err := in.as.format.Decode(e.Body, reply); err != nil {
+		in.err = faultError(in.as.format.Unencodable(in.call.Method, err))
 		return nil, v.Outcome()
 	}
 	return reply, nil
@@ -437,9 +462,7 @@ func (v *Served) Reply() (any, *Error) {
 // Fail makes a call fail because its reply could not be sent, for example because the protocol
 // cannot represent its type. It returns the error for the caller.
 func (v *Served) Fail(err error) *Error {
-	e := failure("YDL2104", "%s: %v", v.in.call.Method, err)
-	e.Cause = err
-	v.in.err = e
+	v.in.err = failure("YDL2104", "%s: %v", v.in.call.Method, err).misfit(v.in.call.Method, err)
 	return v.Outcome()
 }
 
@@ -470,38 +493,33 @@ func (v *Served) End() {
 	in.ended = true
 	in.cancel(nil)
 	if in.first {
-		if in.taken != 0 {
-			in.method.first.Known()
+		if in.times.Taken != 0 {
+			in.method.First.Known()
 		}
-		in.method.first.End()
+		in.method.First.End()
 	}
 	defer func() { // also if an observer ends the goroutine
 		in.session.note(v, false)
 		in.session.Release(v.Reserved)
 		if in.admitted {
-			in.session.give(in.bytes + in.messages.taken)
+			in.session.conn.Give(in.bytes + in.messages.Taken())
 			in.server.foreign.Leave(in.bytes - requestCost)
 			in.session.room.Leave(in.bytes - requestCost)
 		}
 	}()
-	if in.taken != 0 {
-		in.done(CodeOf(in.err), clock()-in.taken, false)
+	if in.times.Taken != 0 {
+		in.done(CodeOf(in.err), clock()-in.times.Taken, false)
 	}
 }
 
 // The methods of protocolCall.
 
-func (in *foreignCall) Keep() bool                { return in.owned }
-func (in *foreignCall) Take(n int) bool           { return in.session.take(n) }
-func (in *foreignCall) Give(n int)                { in.session.give(n) }
-func (in *foreignCall) Draining() <-chan struct{} { return in.session.draining }
-func (in *foreignCall) Cause() error              { return context.Cause(in.handling.Context) }
-func (in *foreignCall) Fresh() bool               { return false }
-func (in *foreignCall) learned(uint32)            {}
-func (in *foreignCall) sizes() (request, reply int) {
-	return len(in.body), in.sent
-}
-
-func (in *foreignCall) Expired() bool {
-	return errors.Is(in.handling.Err(), context.DeadlineExceeded)
-}
+func (in *foreignCall) Keep() bool                  { return in.owned }
+func (in *foreignCall) Take(n int) bool             { return in.session.conn.Take(n) }
+func (in *foreignCall) Give(n int)                  { in.session.conn.Give(n) }
+func (in *foreignCall) Draining() <-chan struct{}   { return in.session.Draining() }
+func (in *foreignCall) Cause() error                { return context.Cause(in.handling.Context) }
+func (in *foreignCall) Fresh() bool                 { return false }
+func (in *foreignCall) learned(uint32)              {}
+func (in *foreignCall) sizes() (request, reply int) { return len(in.body), in.sent }
+func (in *foreignCall) Expired() bool               { return errors.Is(in.handling.Err(), context.DeadlineExceeded) }

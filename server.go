@@ -16,15 +16,31 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/admission"
+	"github.com/yodel-rpc/yodel/internal/announcer"
+	"github.com/yodel-rpc/yodel/internal/body"
+	"github.com/yodel-rpc/yodel/internal/defaults"
+	"github.com/yodel-rpc/yodel/internal/diagnose"
 	"github.com/yodel-rpc/yodel/internal/firstbytes"
 	"github.com/yodel-rpc/yodel/internal/guard"
+	"github.com/yodel-rpc/yodel/internal/identity"
+	"github.com/yodel-rpc/yodel/internal/inline"
+	"github.com/yodel-rpc/yodel/internal/keyscope"
+	"github.com/yodel-rpc/yodel/internal/load"
 	"github.com/yodel-rpc/yodel/internal/loglimit"
+	"github.com/yodel-rpc/yodel/internal/memory"
 	"github.com/yodel-rpc/yodel/internal/metadata"
 	"github.com/yodel-rpc/yodel/internal/mux"
-	"github.com/yodel-rpc/yodel/internal/nearest"
 	"github.com/yodel-rpc/yodel/internal/opencalls"
+	"github.com/yodel-rpc/yodel/internal/readiness"
+	"github.com/yodel-rpc/yodel/internal/reason"
+	"github.com/yodel-rpc/yodel/internal/record"
+	"github.com/yodel-rpc/yodel/internal/registered"
+	"github.com/yodel-rpc/yodel/internal/reuse"
 	"github.com/yodel-rpc/yodel/internal/samples"
 	"github.com/yodel-rpc/yodel/internal/schema"
+	"github.com/yodel-rpc/yodel/internal/serve"
+	"github.com/yodel-rpc/yodel/internal/session"
+	"github.com/yodel-rpc/yodel/internal/shares"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/introspect"
@@ -67,8 +83,8 @@ type ServerOptions struct {
 	// PeerObservers watch the calls to Peers, outside of PeerMiddleware. Default none.
 	PeerObservers []Observer
 	// Accept decides whether to accept a connection, before anything is read from it or written to
-	// it. An error closes the connection. Accept is called for every connection. Default: accept
-	// all.
+	// it. An error closes the connection. Accept is called for every connection for which there is
+	// room within MaxConns, and the connection counts meanwhile. Default: accept all.
 	Accept func(net.Conn) error
 	// Connect decides whether a peer may call, after the handshake and before its first call. If it
 	// returns an error, the peer gets the error's code and message, and the connection ends; in
@@ -112,6 +128,14 @@ type ServerOptions struct {
 	// AnnounceEvery is the interval at which the server renews its announcement. A registry drops
 	// the record if it has not been renewed for three times AnnounceEvery. Default 10 s.
 	AnnounceEvery time.Duration
+	// Ready returns an error while this server should get no new calls although it runs, for
+	// example before its cache is filled. It is called every 2 s, and fails if it takes longer than
+	// that. After its first error, or two in a row later, the server is not ready: its health says
+	// so, and its records are announced with the State "inactive", until Ready returns nil. Calls
+	// that arrive are executed nevertheless. If Ready fails on all servers at once, clients have
+	// none, so it should check what concerns this server alone. Default none: the server is ready
+	// while it serves.
+	Ready func(ctx context.Context) error
 	// SlowAfter is the duration from which a successful call is slow, so that a record of it is
 	// kept: see Server.Samples. For a unary call, the duration is the time from the moment the
 	// server read the request until the reply is ready. For a stream it is the time until the
@@ -138,7 +162,8 @@ type ServerOptions struct {
 	// Protocols are the protocols that the server speaks in addition to yodel's own, on the same
 	// ports. The first bytes of a connection select the protocol, in the order of the list. If
 	// Protocols is set, a client may wait five minutes before it sends its first byte, because
-	// clients of other protocols connect long before they call. Default none.
+	// clients of other protocols connect long before they call. After Limits.Handshake its place
+	// within MaxConns is free for another connection, if no other is. Default none.
 	Protocols []Protocol
 	// OnRegister is called with the name of every method before the method is registered and can be
 	// called. If it returns an error, the method is not registered, and Register returns the error.
@@ -163,53 +188,36 @@ type Server struct {
 	codecs      map[string]Codec
 	compressors map[string]Compressor
 	pool        *mux.Pool
-	watch       *mux.Watch
+	watch       *inline.Watch
 	foreign     admission.Room // the limits of all sessions together
-	budget      *mux.Budget
-	memory      *mux.Memory
+	sessions    *session.Options
+	budget      *shares.Budget
+	memory      *memory.Limit
 	config      mux.Config // for all accepted connections
 	started     time.Time
 	guard       *guard.Guard
 	hooks       guard.Hooks
 	slowAfter   time.Duration
-	busy        serverLoad
-	live        *liveServer // nil without Diagnostics
+	busy        load.Server
+	ready       *readiness.Probe            // nil without ServerOptions.Ready
+	live        *diagnose.Measured[*Client] // nil without Diagnostics
+	measuring   heritage                    // with live, inherited by the calls of handlers whose own call passes on nothing else
 	peerLines   loglimit.Lines
 	hidden      atomic.Uint64 // counts the errors that callers do not see
 	leftOut     atomic.Uint64 // counts the metadata that callers do not get
-	scratch     sync.Pool     // of *[]byte
-	calls       requester     // for calls to peers
+	scratch     reuse.Pool    // for replies of other protocols, and for compression and decompression
+	bodies      body.Side
+	calls       requester // for calls to peers
 
-	methods   atomic.Pointer[map[string]*method]
-	methodsMu sync.Mutex
-	// methodsVersion grows with each change of the methods, of their names and of their marks.
-	methodsVersion atomic.Uint64
-	schemas        schema.Book
-	reserved       map[string]bool          // names being registered; guarded by methodsMu
-	unknowns       nearest.Methods[*method] // the calls of methods that it does not have
-	samples        *sampler                 // records of calls that it executes, and that it and its handlers make
-	serviceList    atomic.Pointer[serviceList]
+	conns      *serve.Conns[connection]
+	local      func() *Session // runs the calls of Do
+	methods    registered.Methods
+	schemas    schema.Book
+	registrars []registrar
+	announced  announcer.Group[Instance]
+	samples    *samples.Sampler // records of calls that it executes, and that it and its handlers make
 
-	mu        sync.Mutex
-	instance  Instance      // the record to announce
-	anew      chan struct{} // closed and replaced when there is a change to announce
-	listeners []net.Listener
-	announced []*announcement
-	withdrawn bool // announcements have ended
-	conns     map[connection]struct{}
-	local     *Session                 // runs the calls of Do; nil before the first
-	locals    int                      // open calls of Do
-	admitted  int                      // admitted connections not yet in conns
-	links     map[*serverConn]struct{} // clients' connections that use this server
-	pools     map[*mux.Pool]struct{}   // the pools of these clients
-	updating  chan struct{}            // holds the token of the running UpdateInstance
-	arriving  int                      // accept loops, and accepted connections not yet in conns
-	accepting int                      // accept loops
-	stopped   chan struct{}            // closed when closing is set
-	closing   bool
-	drainEnd  time.Time     // when Shutdown cuts off the calls that are left; zero for never; unchanged once closing
-	closed    bool          // no connection is accepted any more
-	empty     chan struct{} // once closing: closed when no connection is left
+	lent serve.Lent[*serverConn, *mux.Pool] // to clients that have the server in their options; also its own pool
 
 	watchers watchers
 }
@@ -219,7 +227,7 @@ type connection interface {
 	drain(end time.Time)         // closes it when its calls have ended; they are cut off at end, if it is not zero
 	abort()                      // closes it now
 	executing() []opencalls.Call // the calls that are executing now
-	visible() *Peer              // nil before the handshake is complete; called with Server.mu held
+	visible() *Peer              // nil before the handshake is complete
 	describe() introspect.ConnInfo
 }
 
@@ -227,21 +235,19 @@ type connection interface {
 type serverConn struct {
 	server  *Server
 	peer    *Peer         // complete after the handshake
-	mux     *mux.Conn     // set under Server.mu; nil if a client dialled
+	mux     *mux.Conn     // set before the server knows the connection; nil if a client dialled
 	dialled bool          // dialled by a client that has the server in its options
 	refused atomic.Bool   // refused by Connect
 	began   time.Duration // a time before the settings were sent, on the clock; 0 if a client dialled
 	late    bool          // began after the server was shut down; the reader goroutine's
 
-	contexts []callContext // for the next requests; used by the reader goroutine only
-
 	repeated metadata.Cache
-	told     toldLoad
+	told     load.Told
 
-	keys *keyScope // the scope of ServerOptions.Keys as sent in the settings; nil without Keys
+	keys *keyscope.Scope // the scope of ServerOptions.Keys as sent in the settings; nil without Keys
 
-	known bool // the handshake is complete; guarded by Server.mu
-	over  bool // the connection has ended; guarded by Server.mu
+	known atomic.Bool // the handshake is complete
+	over  bool        // the connection has ended; of Server.lent
 }
 
 // served returns the serverConn of an accepted connection.
@@ -279,37 +285,32 @@ func NewServer(o *ServerOptions) *Server {
 	o = o.amended(s)
 	*s = Server{
 		opts: *o, limits: o.Limits.withDefaults(), codecs: make(map[string]Codec), compressors: make(map[string]Compressor),
-		pool: mux.NewPool(), watch: mux.NewWatch(), started: time.Now(),
-		conns: make(map[connection]struct{}), links: make(map[*serverConn]struct{}),
-		pools: make(map[*mux.Pool]struct{}), stopped: make(chan struct{}), empty: make(chan struct{}),
-		instance: o.Instance, anew: make(chan struct{}), updating: make(chan struct{}, 1),
-		unknowns: nearest.Methods[*method]{Service: serviceOf, BuiltIn: builtInService},
+		pool: mux.NewPool(), watch: inline.NewWatch(), started: time.Now(),
+		registrars: describe(o.Registrars),
 	}
 	opts := &s.opts
 	s.fillCodecs()
 	refuseNil("ServerOptions.Protocols", opts.Protocols, func(p Protocol) bool { return p == nil })
 	opts.Transport = cmp.Or(opts.Transport, TCP)
-	opts.Logger = guard.Logger(cmp.Or(opts.Logger, slog.Default()))
+	opts.Logger = guard.Logger(opts.Logger)
 	s.peerLines.Log = opts.Logger
 	refuseNil("ServerOptions.Middleware", opts.Middleware, func(m Middleware) bool { return m == nil })
 	s.guard = guard.New(opts.Logger, interruption)
 	s.calls.guard = s.guard
-	if len(opts.Protocols) > 0 && s.instance.Protocols == nil {
-		s.instance.Protocols = s.speaks()
-	}
-	opts.CompressAbove = orDefault(opts.CompressAbove, compressAbove)
-	opts.MaxConns = orDefault(opts.MaxConns, 1<<16)
-	opts.MaxOpen = orDefault(opts.MaxOpen, 16<<10)
-	if opts.MaxMemory = orDefault(opts.MaxMemory, 0); opts.MaxMemory == 0 {
-		opts.MaxMemory = mux.DefaultMemory()
-	}
-	s.memory = mux.NewMemory(opts.MaxMemory)
+	opts.CompressAbove = defaults.Positive(opts.CompressAbove, compressAbove)
+	opts.MaxConns, opts.MaxOpen = defaults.Positive(opts.MaxConns, 1<<16), defaults.Positive(opts.MaxOpen, 16<<10)
+	s.conns, s.local = newConns(s), sync.OnceValue(s.newLocal)
+	s.ready = newProbe(s)
+	opts.MaxMemory = memory.OrDefault(defaults.Positive(opts.MaxMemory, 0))
+	s.memory, s.budget = memory.NewLimit(opts.MaxMemory), shares.New(opts.MaxOpen, opts.MaxMemory/2)
 	s.foreign.Calls, s.foreign.Bytes, s.foreign.Reserve = opts.MaxOpen, opts.MaxMemory/2, 16
-	s.budget = mux.NewBudget(opts.MaxOpen, opts.MaxMemory/2)
+	s.sessions = sessionOptions(s)
 	// registries get a multiple of AnnounceEvery
-	opts.AnnounceEvery = min(orDefault(opts.AnnounceEvery, 10*time.Second), forever/10)
-	opts.DrainTimeout = orDefault(opts.DrainTimeout, 10*time.Second)
+	opts.AnnounceEvery = min(defaults.Positive(opts.AnnounceEvery, 10*time.Second), defaults.Forever/10)
+	s.setUpAnnouncing()
+	opts.DrainTimeout = defaults.Positive(opts.DrainTimeout, 10*time.Second)
 	s.setUpCalls()
+	s.lent.AddPool(s.pool)
 	s.watchers = watchersOf(opts.Observers)
 	s.config = mux.Config{
 		Limits: s.limits.mux(), Agent: agent, Learned: s.calls.learned, Pool: s.pool, Watch: s.watch, Budget: s.budget, Memory: s.memory,
@@ -317,20 +318,18 @@ func NewServer(o *ServerOptions) *Server {
 		Hello: func(c *mux.Conn, peer *wire.Limits) *mux.Refusal { return served(c).hello(c, peer) },
 		Ended: func(c *mux.Conn, err error) { served(c).ended(c, err) },
 
-		Incarnation: newIncarnation(), Services: s.encodedServices,
+		Incarnation: identity.NewIncarnation(), Services: s.methods.EncodedServices,
 	}
-	s.scratch.New = func() any { return new([]byte) }
-	s.methods.Store(&map[string]*method{})
-	s.reserved = make(map[string]bool)
+	s.methods.BuiltIn, s.methods.Codecs, s.methods.Compressors = "yodel", names(s.codecs), names(s.compressors)
 	inner := Handler(invoke)
 	if opts.Keys != nil {
 		inner = opts.Keys.Guard(invoke)
-		s.config.Keys = func(c *mux.Conn) (string, time.Duration) { return served(c).keys.name, served(c).keys.keep }
+		s.config.Keys = func(c *mux.Conn) (string, time.Duration) { return served(c).keys.Name, served(c).keys.Keep }
 	}
 	s.handler = chain(opts.Middleware, inner)
 	s.plain = len(opts.Middleware) == 0 && len(s.watchers.calls) == 0 && opts.Keys == nil
 	if opts.Diagnostics {
-		s.live = newLiveServer(s)
+		s.live, s.measuring.server = diagnose.NewMeasured[*Client](), s
 	}
 	if !opts.NoIntrospection {
 		s.introspect()
@@ -354,10 +353,11 @@ func (s *Server) speaks() []string {
 // setUpCalls prepares the calls to peers.
 func (s *Server) setUpCalls() {
 	q, opts := &s.calls, &s.opts
-	s.slowAfter, s.samples = slowAfter(opts.SlowAfter), samples.New[introspect.CallReport]()
+	s.slowAfter, s.samples = samples.SlowAfter(opts.SlowAfter), samples.New()
 	q.slowAfter, q.samples, q.memory = s.slowAfter, s.samples, s.memory
 	q.codec, q.compressAbove, q.limits, q.side = cmp.Or(opts.Codec, JSON), opts.CompressAbove, s.limits, serverSide
 	q.setUp(nil)
+	s.bodies = body.Side{Name: "the server", Serves: true, MaxMessage: s.limits.MaxMessage}
 	q.peers = q.pathToPeers(s)
 }
 
@@ -395,9 +395,7 @@ func (s *Server) ListenAndServe(ctx context.Context, addr string) error {
 		if e, ok := errors.AsType[*Error](err); ok {
 			return e
 		}
-		e := failure("YDL4002", "listen at %s: %s", addr, plain(err))
-		e.Cause = err
-		return e
+		return failure("YDL4002", "listen at %s: %s", addr, reason.Plain(err)).because(err)
 	}
 	return s.Serve(ctx, l)
 }
@@ -421,35 +419,26 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if s.opts.Keys != nil {
 		s.opts.Keys.Scope() // Scope may have to ask its store
 	}
-	s.mu.Lock()
-	if s.closing {
-		s.mu.Unlock()
-		_ = l.Close() // it was never used
-		return ErrServerClosed
+	if err = s.announced.Check(l.Addr()); err == nil || s.conns.Stopping() {
+		err = s.conns.Listen(l)
 	}
-	s.listeners = append(s.listeners, l)
-	s.arriving++
-	s.accepting++
-	s.mu.Unlock()
+	if err != nil {
+		_ = l.Close() // it was never used
+		return err
+	}
 	s.logListening(l, raw)
 	s.Note(introspect.Event{Kind: eventStart, Object: l.Addr().String(), What: "listening"})
-	defer s.measure()()
-	here := s.announce(l.Addr())
+	defer s.live.Follow()()
+	defer s.ready.Follow()()
+	withdraw := s.announced.Announce(l.Addr())
 	failed := make(chan error, 1)
 	go func() {
-		failed <- s.guard.Apart("the listener", nil, func() error { return s.accept(l) })
-		s.mu.Lock()
-		s.accepting--
-		s.arriving-- // together with accepting, so that a loop that ends does not count as a connection
-		s.emptyLocked()
-		s.mu.Unlock()
+		failed <- s.guard.Apart("the listener", nil, func() error { return s.conns.Accept(l, s.serve) })
 	}()
 	select {
 	case err := <-failed:
 		_ = l.Close() // it is closed already, unless Accept panicked
-		if here != nil {
-			here.withdraw()
-		}
+		withdraw()
 		return err
 	case <-ctx.Done():
 	}
@@ -461,64 +450,32 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return err
 }
 
-// accept accepts connections until l is closed.
-func (s *Server) accept(l net.Listener) error {
-	const first, last = 5 * time.Millisecond, time.Second
-	backoff := first
-	for {
-		nc, err := l.Accept()
-		if err == nil {
-			backoff = first
-			s.mu.Lock()
-			s.arriving++
-			s.mu.Unlock()
-			go s.serve(nc)
-			continue
-		}
-		s.mu.Lock()
-		closing := s.closing
-		s.mu.Unlock()
-		if closing {
-			return ErrServerClosed
-		}
-		s.event(ConnEvent{Kind: introspect.ListenFailed, Addr: l.Addr().String(), Err: err})
-		if errors.Is(err, net.ErrClosed) {
-			return fmt.Errorf("accept: %w", err)
-		}
-		s.opts.Logger.Warn("yodel: accept failed", "addr", l.Addr().String(), "err", err, "again in", backoff)
-		select {
-		case <-time.After(backoff):
-		case <-s.stopped:
-		}
-		backoff = min(2*backoff, last)
-	}
-}
-
-// arrived notes that an accept loop or an accepted connection no longer counts as arriving.
-func (s *Server) arrived() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.arriving--
-	s.emptyLocked()
-}
-
-// emptyLocked closes s.empty if the server is closing and no connection is left.
-func (s *Server) emptyLocked() {
-	if !s.closing || s.arriving > 0 || len(s.conns) > 0 {
-		return
-	}
-	select {
-	case <-s.empty:
-	default:
-		close(s.empty)
-	}
+// newConns returns the listeners and the connections of s.
+func newConns(s *Server) *serve.Conns[connection] {
+	most := s.opts.MaxConns
+	return serve.New(&serve.Options[connection]{
+		Max: most, Patience: s.limits.Handshake, Closed: ErrServerClosed,
+		Full:  func() error { return failure("YDL3003", "%d connections are open, the limit is %d", most, most) },
+		Drain: connection.drain, Abort: connection.abort,
+		Displace: func(c connection) {
+			silent := c.(*Session) //nolint:forcetypeassert // only sessions are silent
+			s.peerLines.Warn(loglimit.Silent, func() []any { return []any{"peer", silent.Peer.Addr.String(), "id", "YDL1102"} })
+			c.abort()
+		},
+		Failed: func(l net.Listener, err error, again time.Duration) {
+			addr := l.Addr().String()
+			s.event(ConnEvent{Kind: introspect.ListenFailed, Addr: addr, Err: err})
+			if again > 0 {
+				s.opts.Logger.Warn("yodel: accept failed", "addr", addr, "err", err, "againIn", again)
+			}
+		},
+	})
 }
 
 // serve runs the protocol on a new connection. If a connection was accepted just before the server
 // began to close, the server serves it too, and tells it to drain. A reset would leave the client
 // in doubt whether its calls were executed.
-func (s *Server) serve(nc net.Conn) {
-	defer s.arrived()
+func (s *Server) serve(nc net.Conn, refused error) {
 	conn := s.guard.Conn(nc)
 	peer := &Peer{Addr: conn.RemoteAddr(), Conn: nc, requests: &s.calls}
 	addr := peer.Addr.String()
@@ -529,14 +486,12 @@ func (s *Server) serve(nc net.Conn) {
 			s.peerLines.Warn(loglimit.Refused, func() []any { return []any{"peer", addr, "err", err} })
 		}
 	}
-	if s.opts.Accept != nil {
-		err := s.guard.Apart("the Accept filter", nil, func() error { return s.opts.Accept(nc) })
-		if err != nil {
-			refuse(err)
-			return
-		}
+	if refused != nil {
+		refuse(refused)
+		return
 	}
-	if err := s.admit(); err != nil {
+	if err := s.accepts(nc); err != nil {
+		s.conns.Leave()
 		refuse(err)
 		return
 	}
@@ -548,20 +503,28 @@ func (s *Server) serve(nc net.Conn) {
 		return
 	}
 	ses := newSession(s, conn, peer)
-	closing, err := s.enter(ses, nil, nil)
-	if err != nil {
+	if _, err := s.conns.Enter(ses, nil); err != nil {
 		refuse(err)
 		return
 	}
-	if closing {
-		go ses.drain(s.drainEnd)
-	}
+	s.conns.Silent(ses)
 	go s.serveSession(ses, refuse)
+}
+
+// accepts asks the Accept filter about an admitted connection.
+func (s *Server) accepts(nc net.Conn) error {
+	if s.opts.Accept == nil {
+		return nil
+	}
+	if err := s.guard.Apart("the Accept filter", nil, func() error { return s.opts.Accept(nc) }); err != nil {
+		return err
+	}
+	return s.conns.Check() // the filter may have taken its time
 }
 
 // serveSession detects the protocol of a connection and serves it.
 func (s *Server) serveSession(ses *Session, refuse func(error)) {
-	defer s.forget(ses)
+	defer s.conns.Forget(ses)
 	native := false
 	defer func() {
 		if !native {
@@ -571,8 +534,9 @@ func (s *Server) serveSession(ses *Session, refuse func(error)) {
 	defer s.guard.Rescue("a connection's own code")
 	var p Protocol
 	var name string
+	var first []byte
 	err := s.guard.Apart("the code that recognizes a protocol", nil, func() error {
-		if p = ses.sniff(); p != nil {
+		if p, first = ses.sniff(); p != nil {
 			name = p.Name()
 		}
 		return nil
@@ -584,7 +548,7 @@ func (s *Server) serveSession(ses *Session, refuse func(error)) {
 	case ses.ctx.Err() != nil: // Shutdown has cut it off
 		s.event(ConnEvent{Kind: introspect.Closed, Addr: ses.Peer.Addr.String()})
 		return
-	case p != nil && !ses.Reserve(sessionBuffer):
+	case p != nil && !ses.Reserve(session.BufferSize):
 		refuse(failure("YDL3007", "the server has no memory left for a connection"))
 		return
 	case p != nil:
@@ -592,56 +556,30 @@ func (s *Server) serveSession(ses *Session, refuse func(error)) {
 		return
 	}
 	ses.Peer.ended = nil
-	if err := s.serveNative(ses.Peer.Conn, ses.first, ses.Peer, ses); err != nil {
+	if err := s.serveNative(ses.Peer.Conn, first, ses.Peer, ses); err != nil {
 		refuse(err)
 		return
 	}
 	native = true
 }
 
-// enter adds an admitted connection c to s.conns, in place of old if that is not nil. It calls
-// begin, which may be nil, with s.mu held. It reports whether the server is shutting down.
-func (s *Server) enter(c, old connection, begin func()) (closing bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if old == nil {
-		s.admitted--
-	} else {
-		delete(s.conns, old)
-	}
-	if s.closed {
-		return true, ErrServerClosed
-	}
-	s.conns[c] = struct{}{}
-	if begin != nil {
-		begin()
-	}
-	return s.closing, nil
-}
-
-// forget removes a connection that has ended.
-func (s *Server) forget(c connection) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.conns, c)
-	s.emptyLocked()
-}
-
 // serveNative runs yodel's own protocol on a connection from which first was already read. Old is
-// the connection's entry in s.conns, or nil.
-func (s *Server) serveNative(nc net.Conn, first []byte, peer *Peer, old connection) error {
+// the session of the connection, or nil.
+func (s *Server) serveNative(nc net.Conn, first []byte, peer *Peer, old *Session) error {
 	sc := &serverConn{server: s, began: clock(), peer: peer}
 	sc.keys = s.keyScope()
 	s.budget.Reserve()
-	closing, err := s.enter(sc, old, func() { sc.mux = mux.NewOf(sc, nc, first, false, &s.config) })
+	begin := func() { sc.mux = mux.NewOf(sc, nc, first, false, &s.config) }
+	var err error
+	if old == nil {
+		_, err = s.conns.Enter(sc, begin)
+	} else {
+		_, err = s.conns.Replace(old, sc, begin)
+	}
 	if err != nil {
 		s.budget.Unreserve()
-		return err
 	}
-	if closing {
-		sc.mux.Drain()
-	}
-	return nil
+	return err
 }
 
 // drain implements connection.
@@ -652,7 +590,7 @@ func (sc *serverConn) abort() { sc.mux.Abort() }
 
 // visible implements connection.
 func (sc *serverConn) visible() *Peer {
-	if !sc.known {
+	if !sc.known.Load() {
 		return nil
 	}
 	return sc.peer
@@ -671,25 +609,10 @@ func (sc *serverConn) executing() []opencalls.Call {
 func (s *Server) openOf(targets []mux.Target) (open []opencalls.Call) {
 	for _, t := range targets {
 		if t, ok := t.(*target); ok && t.server == s {
-			open = append(open, opencalls.Call{Method: t.name, Peer: t.conn.peer.Addr.String()})
+			open = append(open, opencalls.Call{Method: t.Name, Peer: t.conn.peer.Addr.String()})
 		}
 	}
 	return open
-}
-
-// admit returns an error if no further connection may be open. If it succeeds, s.admitted counts
-// the connection until it is in s.conns or is refused.
-func (s *Server) admit() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.closed:
-		return ErrServerClosed
-	case len(s.conns)+s.admitted >= s.opts.MaxConns:
-		return failure("YDL3003", "%d connections are open, the limit is %d", s.opts.MaxConns, s.opts.MaxConns)
-	}
-	s.admitted++
-	return nil
 }
 
 // event passes a connection event to the OnConn hook.
@@ -723,13 +646,12 @@ func (sc *serverConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 		}
 		return &mux.Refusal{Code: uint16(e.Code), ID: e.ID, Message: e.Message}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	sc.known = true
-	if sc.dialled && !sc.over {
-		s.links[sc] = struct{}{}
-		sc.late = s.closing
+	sc.known.Store(true)
+	if !sc.dialled {
+		return nil
 	}
+	s.lent.Add(sc, &sc.over)
+	sc.late = s.conns.Stopping() // if it is false, Shutdown will find sc
 	return nil
 }
 
@@ -743,13 +665,7 @@ func agentOf(l *wire.Limits) string {
 }
 
 // unlink removes the connection of a client when it has ended.
-func (sc *serverConn) unlink() {
-	s := sc.server
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	sc.over = true
-	delete(s.links, sc)
-}
+func (sc *serverConn) unlink() { sc.server.lent.Remove(sc, &sc.over) }
 
 // ended logs and reports the end of a connection.
 func (sc *serverConn) ended(_ *mux.Conn, err error) {
@@ -769,7 +685,7 @@ func (sc *serverConn) ended(_ *mux.Conn, err error) {
 	if !sc.refused.Load() {
 		s.event(ending(addr, err))
 	}
-	s.forget(sc)
+	s.conns.Forget(sc)
 }
 
 // asError returns err as an Error. If err wraps an Error, the result has its code, details and ID.
@@ -793,7 +709,7 @@ func asError(err error) *Error {
 // noteHidden logs an error that a caller does not see, and returns where its text is.
 func (s *Server) noteHidden(method string, err error) (where string) {
 	n := s.hidden.Add(1)
-	if !s.peerLines.Warn(loglimit.Hidden, func() []any { return []any{"hidden error", n, "method", method, "err", err} }) {
+	if !s.peerLines.Warn(loglimit.Hidden, func() []any { return []any{"hiddenError", n, "method", method, "err", err} }) {
 		return "the server's log, which was full, has only some errors of these seconds"
 	}
 	return fmt.Sprintf("see hidden error %d in the server's log", n)
@@ -804,7 +720,7 @@ func (s *Server) noteHidden(method string, err error) (where string) {
 func (c *serverCall) leftOut(key, why string) {
 	c.server.leftOut.Add(1)
 	c.server.peerLines.Warn(loglimit.LeftOut, func() []any {
-		return []any{"method", c.call.Method, "key", shorten(key, maxReportShort), "reason", why}
+		return []any{"method", c.call.Method, "key", shorten(key, record.MaxName), "reason", why}
 	})
 }
 

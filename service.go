@@ -9,40 +9,27 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync/atomic"
 
-	"github.com/yodel-rpc/yodel/internal/admission"
-	"github.com/yodel-rpc/yodel/internal/carries"
 	"github.com/yodel-rpc/yodel/internal/iface"
 	"github.com/yodel-rpc/yodel/internal/kinds"
+	"github.com/yodel-rpc/yodel/internal/pipe"
 	"github.com/yodel-rpc/yodel/internal/reflectcall"
-	"github.com/yodel-rpc/yodel/internal/schema"
-	"github.com/yodel-rpc/yodel/internal/stats"
-	"github.com/yodel-rpc/yodel/internal/text"
+	"github.com/yodel-rpc/yodel/internal/registered"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
 // A method is a function that a server executes under one or more names.
-type method struct {
-	names      []string // registered name, then aliases; guarded by Server.methodsMu
-	positional bool
-	in, out    []reflect.Type   // without pointers, for messages
-	uncarried  map[string]error // why codecs do not carry these types, by the names of the codecs
-	newArgs    func() any       // returns a pointer, or Values of pointers; nil when the request has no body
-	call       func(ctx context.Context, args any) (reply any, err error)
-	kind       uint64 // a kind of package wire
-	// in place of call, if the method has a stream
-	stream     func(ctx context.Context, p *pipe, args any) (reply any, err error)
-	dynamic    Handler // instead of call, for HandleCall
-	views      bool    // it is unary and takes one View
-	idempotent atomic.Bool
-	readOnly   atomic.Bool
-	nests      atomic.Bool  // its handler makes calls with its context
-	unnamed    atomic.Bool  // one of its names was unregistered: see target.find
-	where      atomic.Int32 // a hint, see whereInline
-	stats      stats.Method
-	replySize  atomic.Int64         // the recent size of replies; 0 if they are small
-	first      admission.FirstCalls // the first calls in other protocols
+type method = registered.Method
+
+// unary returns the method that a function is.
+func unary[In, Out any](f func(ctx context.Context, in *In) (*Out, error)) *method {
+	return &method{
+		Args: []reflect.Type{reflect.TypeFor[In]()}, Results: []reflect.Type{reflect.TypeFor[Out]()},
+		NewArgs: func() any { return new(In) },
+		Call: func(ctx context.Context, args any) (any, error) {
+			return reflectcall.Outcome(f(ctx, args.(*In))) //nolint:forcetypeassert // NewArgs made it
+		},
+	}
 }
 
 // Register registers the exported methods of rcvr, a pointer to a struct, under the name of its
@@ -95,23 +82,19 @@ func (s *Server) RegisterName(service string, rcvr any, methods ...string) error
 	if strings.HasSuffix(service, "/") {
 		prefix = service
 	}
-	funcs, skipped, err := reflectcall.Methods[Values](v, streamParamOf, methods)
+	found := make(map[string]*method)
+	skipped, err := reflectcall.Methods[Values](v, streamParamOf, methods, func(name string, fn *reflectcall.Func[*pipe.Pipe]) (err error) {
+		found[prefix+name], err = methodOf(s.codecs, fn)
+		return err
+	})
 	if err != nil {
 		return failure("YDL4001", "register %T as %s: %v", rcvr, service, err)
 	}
-	found := make(map[string]*method)
-	for _, name := range slices.Sorted(maps.Keys(funcs)) {
-		m, err := methodOf(s.codecs, funcs[name])
-		if err != nil {
-			return failure("YDL4001", "register %T as %s: %s: %v; or leave it out with %q", rcvr, service, name, err, "-"+name)
-		}
-		found[prefix+name] = m
-	}
-	registered := slices.Sorted(maps.Keys(found)) // before the methods can be called
+	all := slices.Sorted(maps.Keys(found)) // before the methods can be called
 	if err := s.addAll("", found); err != nil {
 		return err
 	}
-	line := []any{"methods", strings.Join(registered, " ")}
+	line := []any{"methods", strings.Join(all, " ")}
 	if len(skipped) > 0 {
 		line = append(line, "skipped", strings.Join(skipped, "; "))
 	}
@@ -151,7 +134,7 @@ func (s *Server) HandleCall(name string, handler Handler, types ...reflect.Type)
 		return failure("YDL4001", "handle %s: the handler is nil", name)
 	}
 	in, out := inAndOut(types)
-	return s.add(name, &method{kind: wire.Unary, dynamic: handler, in: in, out: out})
+	return s.add(name, &method{Kind: wire.Unary, Args: in, Results: out, Dynamic: handler})
 }
 
 func inAndOut(types []reflect.Type) (in, out []reflect.Type) {
@@ -173,22 +156,15 @@ func (s *Server) HandleStream(name, kind string, handler func(ctx context.Contex
 		return failure("YDL4001", "handle %s: the handler is nil, or the kind %q is none of feed, upload and duplex", name, kind)
 	}
 	in, out := inAndOut(types)
-	return s.add(name, &method{kind: number, in: in, out: out, stream: func(ctx context.Context, p *pipe, _ any) (any, error) {
+	return s.add(name, &method{Kind: number, Args: in, Results: out, Stream: func(ctx context.Context, p *pipe.Pipe, _ any) (any, error) {
 		call := CallFrom(ctx)
-		recv := func(msg any) error {
-			body, err := p.receive()
-			if err != nil {
-				return err
-			}
-			return p.decode(body, msg)
-		}
 		send := func(msg any) error {
 			if msg == nil || iface.IsNil(msg) && reflect.TypeOf(msg).Kind() == reflect.Pointer {
-				return p.noMessage(msg)
+				return p.NilMessage()
 			}
-			return p.send(msg)
+			return sendOn(p, msg)
 		}
-		err := handler(ctx, call, recv, send)
+		err := handler(ctx, call, p.Receive, send)
 		if err == nil && number == wire.Upload && call.Reply == nil {
 			err = reflectcall.ErrNoReply
 		}
@@ -198,9 +174,9 @@ func (s *Server) HandleStream(name, kind string, handler func(ctx context.Contex
 
 // Alias gives a registered method further names.
 func (s *Server) Alias(name string, aliases ...string) error {
-	m := (*s.methods.Load())[name]
+	m := s.methods.Get(name)
 	if m == nil {
-		return s.unknown(name, s.nearest(name))
+		return s.unknown(name, s.methods.Similar(name))
 	}
 	for _, alias := range aliases {
 		if err := s.addAll(name, map[string]*method{alias: m}); err != nil {
@@ -216,29 +192,14 @@ func (s *Server) Alias(name string, aliases ...string) error {
 // Calls that have begun continue. Other names of the same methods remain registered. The removed
 // names may be registered again.
 func (s *Server) Unregister(names ...string) error {
-	s.methodsMu.Lock()
-	methods := maps.Clone(*s.methods.Load())
-	for _, name := range names {
-		if methods[name] == nil {
-			s.methodsMu.Unlock()
-			return s.unknown(name, s.nearest(name))
-		}
+	removed, missing := s.methods.Remove(names)
+	if missing != "" {
+		return s.unknown(missing, s.methods.Similar(missing))
 	}
-	var removed []*method
-	for _, name := range names {
-		if m := methods[name]; m != nil { // otherwise names contains the name twice
-			m.names = slices.DeleteFunc(m.names, func(other string) bool { return other == name })
-			delete(methods, name)
-			removed = append(removed, m)
-		}
-	}
-	s.methods.Store(&methods)
 	for _, m := range removed {
-		m.unnamed.Store(true)
+		m.Unnamed.Store(true)
 	}
-	s.methodsVersion.Add(1)
-	s.methodsMu.Unlock()
-	s.announceAgain()
+	s.announced.Again()
 	return nil
 }
 
@@ -246,7 +207,7 @@ func (s *Server) Unregister(names ...string) error {
 // call again even if it may have been executed. MarkIdempotent panics if the server has no method
 // for one of the names.
 func (s *Server) MarkIdempotent(names ...string) {
-	s.mark(names, func(m *method) { m.idempotent.Store(true) })
+	s.mark(names, func(m *method) { m.Idempotent.Store(true) })
 }
 
 // MarkReadOnly declares that registered methods change nothing. They are idempotent, and callers
@@ -254,8 +215,8 @@ func (s *Server) MarkIdempotent(names ...string) {
 // names.
 func (s *Server) MarkReadOnly(names ...string) {
 	s.mark(names, func(m *method) {
-		m.idempotent.Store(true)
-		m.readOnly.Store(true)
+		m.Idempotent.Store(true)
+		m.ReadOnly.Store(true)
 	})
 }
 
@@ -263,24 +224,24 @@ func (s *Server) MarkReadOnly(names ...string) {
 // Without a hint the server measures the methods. MarkInline panics if the server has no method for
 // one of the names.
 func (s *Server) MarkInline(names ...string) {
-	s.mark(names, func(m *method) { m.where.Store(whereInline) })
+	s.mark(names, func(m *method) { m.Hint(true) })
 }
 
 // MarkConcurrent is a hint that registered methods take long or wait, so that each call gets its
 // own goroutine. Without a hint the server measures the methods. MarkConcurrent panics if the
 // server has no method for one of the names.
 func (s *Server) MarkConcurrent(names ...string) {
-	s.mark(names, func(m *method) { m.where.Store(whereConcurrent) })
+	s.mark(names, func(m *method) { m.Hint(false) })
 }
 
 func (s *Server) mark(names []string, mark func(*method)) {
 	for _, name := range names {
-		m := (*s.methods.Load())[s.meant(name)]
+		m := s.methods.Get(s.methods.Meant(name))
 		if m == nil {
-			panic("yodel: mark: " + s.unknown(name, s.nearest(name)).Message)
+			panic("yodel: mark: " + s.unknown(name, s.methods.Similar(name)).Message)
 		}
 		mark(m)
-		s.methodsVersion.Add(1)
+		s.methods.Marked()
 	}
 }
 
@@ -294,7 +255,7 @@ func (s *Server) mustAdd(name string, isNil bool, m *method) {
 	if isNil {
 		panic("yodel: " + failure("YDL4001", "register %s: the function is nil", name).Error())
 	}
-	if err := m.carriedBy(s.codecs); err != nil {
+	if err := registered.Carry(m, s.codecs, names(s.codecs)); err != nil {
 		panic("yodel: " + failure("YDL4001", "register %s: %v", name, err).Error())
 	}
 	if err := s.add(name, m); err != nil {
@@ -307,160 +268,44 @@ func (s *Server) mustAdd(name string, isNil bool, m *method) {
 // accepted all names, the methods cannot be called, and the names are reserved.
 func (s *Server) addAll(of string, added map[string]*method) error {
 	names := slices.Sorted(maps.Keys(added))
-	if err := s.reserve(names); err != nil {
-		return err
+	if err := s.methods.Reserve(names); err != nil {
+		return failure("YDL4001", "%v", err)
 	}
-	defer s.unreserve(names) // also if OnRegister panics
+	defer s.methods.Release(names) // also if OnRegister panics
 	for _, name := range names {
+		if m := added[name]; of == "" {
+			m.Views = m.Takes(reflect.TypeFor[View]())
+		}
 		if s.opts.OnRegister == nil {
-			break
+			continue
 		}
 		if err := s.opts.OnRegister(name); err != nil {
 			return fmt.Errorf("register %s: %w", name, err)
 		}
 	}
-	if err := s.publish(of, names, added); err != nil {
-		return err
+	if !s.methods.Add(of, added) {
+		return s.unknown(of, "")
 	}
-	s.announceAgain()
-	return nil
-}
-
-// reserve checks the names of methods, and prevents other registrations of them until unreserve.
-func (s *Server) reserve(names []string) error {
-	s.methodsMu.Lock()
-	defer s.methodsMu.Unlock()
-	for _, name := range names {
-		why := ""
-		switch {
-		case name == "":
-			why = "register: a method needs a name"
-		case len(name) > wire.MaxName:
-			why = fmt.Sprintf("register %.40s…: the name has %d bytes, the limit is %d", name, len(name), wire.MaxName)
-		case text.Line(name) != name: // errors and logs would show it as another name
-			why = fmt.Sprintf("register %q: the name has control characters, or is not valid UTF-8", name)
-		case (*s.methods.Load())[name] != nil || s.reserved[name]:
-			why = fmt.Sprintf("register %s: the name is taken", name)
-		}
-		if why != "" {
-			return failure("YDL4001", "%s", why)
-		}
-	}
-	for _, name := range names {
-		s.reserved[name] = true
-	}
-	return nil
-}
-
-func (s *Server) unreserve(names []string) {
-	s.methodsMu.Lock()
-	defer s.methodsMu.Unlock()
-	for _, name := range names {
-		delete(s.reserved, name)
-	}
-}
-
-// publish adds methods with reserved names to the table. It fails if they are aliases of a method
-// that was unregistered in the meantime.
-func (s *Server) publish(of string, names []string, added map[string]*method) error {
-	s.methodsMu.Lock()
-	defer s.methodsMu.Unlock()
-	methods := maps.Clone(*s.methods.Load())
-	for _, name := range names {
-		m := added[name]
-		switch {
-		case of == "":
-			m.views = m.kind == wire.Unary && !m.positional && len(m.in) == 1 && m.in[0] == reflect.TypeFor[View]()
-		case methods[of] != m:
-			return s.unknown(of, "")
-		}
-		m.names = append(m.names, name)
-		methods[name] = m
-	}
-	s.methods.Store(&methods)
-	s.methodsVersion.Add(1)
+	s.announced.Again()
 	return nil
 }
 
 // methodOf makes a method from a function that is called by reflection.
-func methodOf(codecs map[string]Codec, fn *reflectcall.Func[*pipe]) (*method, error) {
-	m := &method{
-		kind: fn.Kind, positional: fn.Positional, in: fn.In, out: fn.Out,
-		newArgs: fn.NewArgs, call: fn.Call, stream: fn.Stream,
-	}
-	return m, m.carriedBy(codecs)
-}
-
-// carriedBy finds the codecs that do not carry the types of the method. It fails if all of them do
-// not.
-func (m *method) carriedBy(codecs map[string]Codec) error {
-	m.uncarried = make(map[string]error)
-	types := slices.DeleteFunc(slices.Concat(m.in, m.out), reflectcall.HasNoContent) // one-way calls have no reply
-	for name, codec := range codecs {
-		if err := carries.Check(codec, types...); err != nil {
-			m.uncarried[name] = err
-		}
-	}
-	for _, t := range types {
-		if err := reflectcall.Usable(t); err != nil {
-			return err
-		}
-	}
-	if len(m.uncarried) == len(codecs) {
-		return fmt.Errorf("none of the codecs %s carries its types: %w", names(codecs), m.uncarried["json"])
-	}
-	return nil
+func methodOf(codecs map[string]Codec, fn *reflectcall.Func[*pipe.Pipe]) (*method, error) {
+	m := new(method)
+	m.Use(fn)
+	return m, registered.Carry(m, codecs, names(codecs))
 }
 
 // If t is a Send or a Recv, streamParamOf returns how a parameter of type t is made from a pipe.
 // For a pointer to a Send or a Recv, the result has no Message, because a method cannot take such a
 // parameter.
-func streamParamOf(t reflect.Type) (reflectcall.StreamParam[*pipe], bool) {
+func streamParamOf(t reflect.Type) (reflectcall.StreamParam[*pipe.Pipe], bool) {
 	p, ok := reflect.TypeAssert[streamParam](reflect.Zero(t))
 	if !ok || t.Kind() == reflect.Pointer {
-		return reflectcall.StreamParam[*pipe]{}, ok
+		return reflectcall.StreamParam[*pipe.Pipe]{}, ok
 	}
-	return reflectcall.StreamParam[*pipe]{Sends: p.sends(), Message: p.message(), On: p.on}, true
-}
-
-// signature describes the method for error messages.
-func (m *method) signature() string {
-	switch {
-	case m.kind != wire.Unary:
-		return fmt.Sprintf("%s of %s", kinds.OneOf(m.kind), m.types())
-	case m.positional:
-		return m.types() + ": give yodel.Values"
-	}
-	return m.types() + ": give one message, not yodel.Values"
-}
-
-// types lists the types of the arguments and the results.
-func (m *method) types() string {
-	return m.argsName() + " to " + schema.Names(m.out, m.positional)
-}
-
-func (m *method) argsName() string { return schema.Names(m.in, m.positional) }
-
-// Hints for where a method runs; 0 means no hint.
-const (
-	whereInline = 1 + iota
-	whereConcurrent
-)
-
-func (m *method) inline() bool {
-	switch m.where.Load() {
-	case whereInline:
-		return true
-	case whereConcurrent:
-		return false
-	default:
-		return m.stats.Short()
-	}
-}
-
-// serviceOf returns the part of a method's name before its last dot or slash.
-func serviceOf(name string) string {
-	return name[:max(strings.LastIndexAny(name, "./"), 0)]
+	return reflectcall.StreamParam[*pipe.Pipe]{Sends: p.sends(), Message: p.message(), On: p.on}, true
 }
 
 func names[V any](m map[string]V) string {
@@ -470,31 +315,8 @@ func names[V any](m map[string]V) string {
 	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
 }
 
-// suggestion returns the method name that is most similar to b.name, or "". It is called if there
-// is no method of that name. It searches once per method number of a connection.
-func (b *boundMethod) suggestion() string {
-	s := b.server
-	if known := b.similar.Load(); known != nil && (*known == "" || (*s.methods.Load())[*known] != nil) {
-		return *known
-	}
-	if !s.unknowns.Admit(clock()) {
-		return ""
-	}
-	found := s.nearest(b.name)
-	b.similar.Store(&found)
-	return found
-}
-
-// nearest returns the method name that is most similar to name, or "".
-func (s *Server) nearest(name string) string { return s.unknowns.Similar(s.methods.Load(), name) }
-
 // unknown returns the error for a call of a method that does not exist. Similar is a name to
 // suggest, or "".
 func (s *Server) unknown(name, similar string) *Error {
-	id := "YDL2001"
-	message, hasService := s.unknowns.Unknown(s.methods.Load(), name, similar)
-	if hasService {
-		id = "YDL2002"
-	}
-	return refusal(id, "%s", message)
+	return faultError(s.methods.Unknown(name, similar))
 }

@@ -26,7 +26,7 @@ func serveTalks(_ context.Context, s *yodel.Session) error {
 			return err
 		}
 		v := s.Begin(strings.TrimPrefix(first, "!"), yodel.JSON, nil)
-		if err = lines.serve(v); err != nil {
+		if err = lines.serve(v); err != nil { //nolint:contextcheck,nolintlint // the context is that of the call
 			return err
 		}
 	}

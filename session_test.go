@@ -77,7 +77,7 @@ func (p lines) Serve(ctx context.Context, s *yodel.Session) error {
 			v.End()
 			return err
 		}
-		s.Go(func() { //nolint:contextcheck // the context of a call is that of its session
+		s.Go(func() {
 			defer v.End()
 			defer func() { // also if the handler ends the goroutine
 				var reply []byte
@@ -462,8 +462,6 @@ func TestSessionRefusesLongMethodNames(t *testing.T) {
 }
 
 // Wrong use of a Served by a Protocol costs no place and counts nothing twice.
-//
-//nolint:contextcheck // the context of a call is that of its session
 func TestServedIsUsedWrongly(t *testing.T) {
 	var errs []error
 	wrong := func(_ context.Context, s *yodel.Session) error {
@@ -893,7 +891,7 @@ func TestOneWayCallsOutliveTheirClient(t *testing.T) {
 			s.Go(func() {
 				defer v.End()
 				<-ctx.Done()
-				outcome <- v.Run() //nolint:contextcheck // the context of a call is that of its session
+				outcome <- v.Run()
 			})
 			return io.EOF
 		}}, yodel.ServerOptions{})
@@ -941,7 +939,7 @@ func marks(oneWay bool) lines {
 				continue
 			}
 			v.Body = []byte("0")
-			s.Go(func() { //nolint:contextcheck // the context of a call is that of its session
+			s.Go(func() {
 				defer v.End()
 				_ = v.Run() // nobody waits for it
 			})
@@ -1024,8 +1022,6 @@ func (c roomCodec) Append(dst []byte, v any) ([]byte, error) {
 }
 
 // AppendReply encodes in memory that is used again, and its result does not depend on that memory.
-//
-//nolint:contextcheck // the context of a call is that of its session
 func TestRepliesAreEncodedInUsedMemory(t *testing.T) {
 	room := 0
 	var replies []string
@@ -1103,5 +1099,76 @@ func TestAsConnBuffersReads(t *testing.T) {
 	}
 	if n := reads.Load(); n > 4 {
 		t.Errorf("%d reads of the connection", n)
+	}
+}
+
+// A session remembers how each kind of call of a method is bound: with one of several codecs or
+// callers, and with one or several values, which Begin does not know yet. Otherwise each call that
+// differs from the one before it would be bound anew.
+func TestSessionsBindEachKindOfCallOnce(t *testing.T) {
+	type kind struct {
+		codec   yodel.Codec
+		caller  string
+		several bool
+	}
+	other := struct{ yodel.Codec }{yodel.JSON}
+	kinds := []kind{{codec: yodel.JSON}, {codec: yodel.JSON, several: true}, {codec: other}, {codec: yodel.JSON, caller: "a"}, {codec: yodel.JSON, caller: "b"}}
+	failed := make(chan error, 1)
+	s := serveLines(t, lines{serve: func(_ context.Context, ses *yodel.Session) error {
+		bound := make(map[any]int)
+		for range 3 {
+			for i, k := range kinds {
+				v := ses.Begin("Double", k.codec, nil)
+				v.Caller, v.Several = k.caller, k.several
+				_ = v.Admit(0, true)
+				_ = v.Run() // fails for several values
+				of := yodel.BindingOf(v)
+				if before, known := bound[of]; known && before != i {
+					failed <- fmt.Errorf("calls of the kinds %v and %v have one binding", kinds[before], k)
+				}
+				bound[of] = i
+				v.End()
+			}
+		}
+		if len(bound) > len(kinds) {
+			failed <- fmt.Errorf("got %d bindings for %d kinds of calls", len(bound), len(kinds))
+		}
+		close(failed)
+		return nil
+	}}, yodel.ServerOptions{})
+	handle(t, s.Server, "Double", double)
+	if _, err := io.WriteString(s.dial(t), "!"); err != nil {
+		t.Fatal(err)
+	}
+	for err := range failed {
+		t.Error(err)
+	}
+}
+
+// The bindings that a session remembers are bounded, however many callers a client names.
+func TestSessionsForgetBindings(t *testing.T) {
+	done := make(chan bool, 1)
+	s := serveLines(t, lines{serve: func(_ context.Context, ses *yodel.Session) error {
+		binding := func(caller int) any {
+			v := ses.Begin("Double", yodel.JSON, nil)
+			defer v.End()
+			v.Caller = fmt.Sprint(caller)
+			_ = v.Admit(0, true)
+			_ = v.Run() // an empty request is not JSON
+			return yodel.BindingOf(v)
+		}
+		first := binding(0)
+		for i := range 100 {
+			binding(i)
+		}
+		done <- first != binding(0)
+		return nil
+	}}, yodel.ServerOptions{})
+	handle(t, s.Server, "Double", double)
+	if _, err := io.WriteString(s.dial(t), "!"); err != nil {
+		t.Fatal(err)
+	}
+	if !<-done {
+		t.Error("the session remembers the binding of a caller that called before 99 others")
 	}
 }

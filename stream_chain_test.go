@@ -5,7 +5,10 @@ package yodel_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -349,5 +352,101 @@ func TestAStreamThatHasBegunCannotBeMadeAgain(t *testing.T) {
 	}
 	if want := []bool{false, false, true}; !slices.Equal(may, want) || ran != 2 {
 		t.Errorf("MayRepeat said %v, want %v; the functions ran %d times, want 2", may, want, ran)
+	}
+}
+
+// The functions of EachMessage see each message of a stream, on both sides, before it is sent and
+// before it is received.
+func TestEachMessageSeesEachMessage(t *testing.T) {
+	type key struct{}
+	for _, codec := range []yodel.Codec{yodel.JSON, yodel.Raw} {
+		t.Run(codec.Name(), func(t *testing.T) {
+			lines := make(chan string, 100)
+			watch := func(side string) yodel.Middleware {
+				return func(next yodel.Handler) yodel.Handler {
+					return func(ctx context.Context, call *yodel.Call) error {
+						for _, name := range []string{"1", "2"} {
+							call.EachMessage(func(message any, sent bool) error {
+								text := string(*message.(*[]byte))
+								lines <- fmt.Sprint(side, name, text, sent)
+								if text == side+name {
+									return yodel.Errorf(yodel.Aborted, "refused by %s", text)
+								}
+								return nil
+							})
+						}
+						return next(context.WithValue(ctx, key{}, side), call)
+					}
+				}
+			}
+			s := yodel.NewServer(&yodel.ServerOptions{Codecs: []yodel.Codec{codec}, Middleware: []yodel.Middleware{watch("s")}})
+			const echo yodel.Duplex[[]byte, []byte] = "Each.Echo"
+			got := make(chan error, 10)
+			echo.Handle(s, func(_ context.Context, recv yodel.Recv[[]byte], send yodel.Send[[]byte]) error {
+				for {
+					in, err := recv.Next()
+					if got <- err; errors.Is(err, io.EOF) {
+						return nil
+					}
+					if err == nil {
+						err = send(in)
+					}
+					if err != nil && yodel.CodeOf(err) != yodel.Aborted {
+						return err
+					}
+				}
+			})
+			c := connect(t, s, &yodel.ClientOptions{Codec: codec, Middleware: []yodel.Middleware{watch("c")}})
+			must(t, echo.Call(t.Context(), c, func(recv yodel.Recv[[]byte], send yodel.Send[[]byte]) error {
+				for _, text := range []string{"c2", "s1", "ok"} {
+					message := []byte(text)
+					if err := send(&message); (err != nil) != (text == "c2") {
+						t.Errorf("sending %s: %v", text, err)
+					}
+					if text == "s1" {
+						if err := receive(t, got, "the method receives"); yodel.CodeOf(err) != yodel.Aborted {
+							t.Errorf("the method gets %v in place of a refused message", err)
+						}
+					}
+				}
+				out, err := recv.Next()
+				if err != nil || string(*out) != "ok" {
+					t.Errorf("received %q, %v", *out, err)
+				}
+				return nil
+			}))
+			close(lines)
+			var all []string
+			for line := range lines {
+				all = append(all, line)
+			}
+			want := []string{
+				"c1c2true", "c2c2true",
+				"c1s1true", "c2s1true", "s1s1false",
+				"c1oktrue", "c2oktrue", "s1okfalse", "s2okfalse", "s1oktrue", "s2oktrue", "c1okfalse", "c2okfalse",
+			}
+			slices.Sort(all) // two messages may be on their way at once
+			slices.Sort(want)
+			if !slices.Equal(all, want) {
+				t.Errorf("got  %q\nwant %q", all, want)
+			}
+		})
+	}
+}
+
+// A method of HandleCall decodes its request itself, and EachMessage sees it then.
+func TestEachMessageSeesWhatDecodeIntoDecodes(t *testing.T) {
+	s := yodel.NewServer(&yodel.ServerOptions{Middleware: []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
+		return func(ctx context.Context, call *yodel.Call) error {
+			call.EachMessage(func(message any, sent bool) error {
+				return yodel.Errorf(yodel.Aborted, "%d, %v", *message.(*int), sent)
+			})
+			return next(ctx, call)
+		}
+	}}})
+	must(t, s.HandleCall("Each.Call", func(_ context.Context, call *yodel.Call) error { return call.DecodeInto(new(int)) }))
+	err := connect(t, s, nil).Call(t.Context(), "Each.Call", 7, nil)
+	if yodel.CodeOf(err) != yodel.Aborted || !strings.Contains(err.Error(), "7, false") {
+		t.Errorf("got %v", err)
 	}
 }

@@ -319,9 +319,9 @@ func TestDeadlinesEndStreams(t *testing.T) {
 	}{
 		"of the call":    {call: func() *yodel.Call { return &yodel.Call{Deadline: time.Now().Add(soon)} }},
 		"of its context": {ctx: true},
-		"of the client":  {client: yodel.ClientOptions{Timeout: soon}},
-		"by middleware":  {client: yodel.ClientOptions{Middleware: []yodel.Middleware{timeout.After(soon)}}},
-		"of the server":  {server: yodel.ServerOptions{Middleware: []yodel.Middleware{timeout.After(soon)}}},
+		"of the client":  {client: yodel.ClientOptions{StreamTimeout: soon, Timeout: time.Hour}},
+		"by middleware":  {client: yodel.ClientOptions{Middleware: []yodel.Middleware{timeout.Streams(soon)}}},
+		"of the server":  {server: yodel.ServerOptions{Middleware: []yodel.Middleware{timeout.Streams(soon)}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newEndless(&test.server)
@@ -472,5 +472,60 @@ func TestNothingIsSentAfterTheHandlerHasReturned(t *testing.T) {
 		if err := receive(t, stopped, "the goroutine cannot send any more"); yodel.CodeOf(err) != yodel.Canceled {
 			t.Errorf("sending after the end: %v", err)
 		}
+	}
+}
+
+// A goroutine of the caller's function may send and receive while the call ends, and afterwards. It
+// gets an error that names the call and the server, or io.EOF. It reads nothing of the Call, which
+// belongs to the caller again: the race detector watches that.
+func TestMessagesAfterTheEndOfTheCall(t *testing.T) {
+	s := newEndless(nil)
+	c := connect(t, s.Server, nil)
+	addr := c.Endpoints()[0].Addr()
+	told := make(chan error, 2)
+	until := func(message func() error) {
+		for range 1000 {
+			if err := message(); err == io.EOF || err != nil && !strings.Contains(err.Error(), addr) {
+				told <- err
+				return
+			}
+		}
+		told <- nil
+	}
+	calls := map[string]func(ctx context.Context, cancel func(), call *yodel.Call) error{
+		"upload": func(ctx context.Context, cancel func(), call *yodel.Call) error {
+			_, err := sum.Do(ctx, c, call, func(send yodel.Send[int]) error {
+				go until(func() error { return send(new(int)) })
+				go until(func() error { return send(new(int)) })
+				cancel()
+				return ctx.Err()
+			})
+			return err
+		},
+		"duplex": func(ctx context.Context, cancel func(), call *yodel.Call) error {
+			return echo2.Do(ctx, c, call, func(recv yodel.Recv[int], send yodel.Send[int]) error {
+				go until(func() error { return send(new(int)) })
+				go until(func() error { _, err := recv.Next(); return err })
+				cancel()
+				return ctx.Err()
+			})
+		},
+	}
+	for kind, do := range calls {
+		t.Run(kind, func(t *testing.T) {
+			for range 20 {
+				ctx, cancel := context.WithCancel(t.Context())
+				call := new(yodel.Call)
+				if err := do(ctx, cancel, call); !errors.Is(err, context.Canceled) {
+					t.Fatal(err)
+				}
+				*call = yodel.Call{}
+				for range 2 {
+					if err := receive(t, told, "the late messages fail"); err != nil && err != io.EOF {
+						t.Errorf("got %v, which does not name %s", err, addr)
+					}
+				}
+			}
+		})
 	}
 }

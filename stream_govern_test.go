@@ -286,7 +286,7 @@ func TestLeavingALoopIsNoFailure(t *testing.T) {
 		if samples.Failed != 0 || samples.Slow != 0 || samples.Explained != 1 || len(samples.Calls) != 1 {
 			t.Errorf("got the server's records %+v", samples)
 		}
-		if own := c.Samples(nil); own.Failed != 1 || own.Slow != 0 || own.Explained != 1 || len(own.Calls) != 2 {
+		if own := c.Samples(nil); own.Failed != 0 || own.Canceled != 1 || own.Slow != 0 || own.Explained != 1 || len(own.Calls) != 2 {
 			t.Errorf("got the client's records %+v", own)
 		}
 	})

@@ -3,7 +3,6 @@
 package yodel_test
 
 import (
-	"bytes"
 	"context"
 	"testing"
 
@@ -12,42 +11,6 @@ import (
 )
 
 // Whose the memory of a stream's messages is.
-
-// Messages that came together share memory, and nobody can tell: each stays as it is, whatever is
-// done with the others.
-func TestRawMessagesAreTheirReceivers(t *testing.T) {
-	const rounds = 500
-	sizes := []int{128, 0, 1, 128, 128, 3000, 100, 128, 70_000, 2048, 12, 128}
-	message := func(i int) []byte { return bytes.Repeat([]byte{byte(i)}, sizes[i%len(sizes)]) }
-	s := yodeltest.NewServer(t, nil)
-	all := yodel.Feed[[]byte, []byte]("Raw.All")
-	all.Handle(s.Server, func(_ context.Context, _ *[]byte, send yodel.Send[[]byte]) error {
-		for i := range rounds {
-			msg := message(i)
-			if err := send(&msg); err != nil {
-				return err
-			}
-			clear(msg) // Send keeps nothing
-		}
-		return nil
-	})
-	c := yodeltest.NewClient(t, &yodel.ClientOptions{Codec: yodel.Raw}, s)
-	var got []*[]byte
-	for msg, err := range all.Call(t.Context(), c, new([]byte)) {
-		must(t, err)
-		got = append(got, msg)
-	}
-	if len(got) != rounds {
-		t.Fatalf("got %d messages, want %d", len(got), rounds)
-	}
-	for i, msg := range got {
-		if !bytes.Equal(*msg, message(i)) {
-			t.Fatalf("message %d has %d bytes, and not those that were sent", i, len(*msg))
-		}
-		*msg = append(*msg, "more"...)
-		clear(*msg)
-	}
-}
 
 // A pair is a message with something that JSON leaves out when it is zero.
 type pair struct {
@@ -106,26 +69,5 @@ func TestReuseReceivesIntoOneMessage(t *testing.T) {
 			return err
 		}
 		return check(recv.Reuse())
-	}))
-}
-
-// What a loop has left is there after it, also the memory: the next loop over a Recv goes on with
-// it.
-func TestReuseLastsOverLoops(t *testing.T) {
-	s := yodeltest.NewServer(t, nil)
-	streams(s.Server)
-	c := yodeltest.NewClient(t, nil, s)
-	must(t, echo2.Call(t.Context(), c, func(recv yodel.Recv[int], send yodel.Send[int]) error {
-		recv.Reuse()
-		var last *int
-		for i := range 5 {
-			must(t, send(&i))
-			msg, err := recv.Next()
-			if err != nil || *msg != i || last != nil && msg != last {
-				t.Errorf("got %v, %v, want %d in one place", msg, err, i)
-			}
-			last = msg
-		}
-		return nil
 	}))
 }

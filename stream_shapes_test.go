@@ -135,8 +135,8 @@ func TestStreamsAreFoundByReflection(t *testing.T) {
 			t.Errorf("%s is described as %q, want %q", name, got, kind)
 		}
 	}
-	e := wantError(t, yodel.NewServer(nil).Register(Counter{}), yodel.InvalidArgument, "YDL4001")
 	for _, name := range wrong {
+		e := wantError(t, yodel.NewServer(nil).Register(Counter{}, name), yodel.InvalidArgument, "YDL4001")
 		if !strings.Contains(e.Message, name) || !strings.Contains(e.Message, "it takes a stream, but is none of") {
 			t.Errorf("%s was refused with %q, want the shapes of streams", name, e.Message)
 		}

@@ -112,7 +112,7 @@ func TestStreamsOfAllKinds(t *testing.T) {
 func nilMessages(t *testing.T, send yodel.Send[int]) error {
 	t.Helper()
 	failed := func(when string) {
-		if e := wantError(t, send(nil), yodel.InvalidArgument, "YDL2103"); !strings.HasSuffix(e.Message, ": a message of the stream is a nil *int; Send.End ends the stream") {
+		if e := wantError(t, send(nil), yodel.InvalidArgument, "YDL2103"); !strings.HasSuffix(e.Message, ": a message of the stream is a nil pointer; Send.End ends the stream") {
 			t.Errorf("%s the end: %v", when, e)
 		}
 	}

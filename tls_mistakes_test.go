@@ -44,7 +44,7 @@ func TestTLSMistakesAreToldOnBothSides(t *testing.T) {
 	}{
 		"the server's certificate has expired": {
 			&stdtls.Config{Certificates: []stdtls.Certificate{ca.certify(t, "localhost", day.AddDate(0, -1, 0), day)}}, &stdtls.Config{RootCAs: ca.pool},
-			"ADDR: TLS: the server's certificate expired on 2025-06-01",
+			"ADDR: TLS: the server's certificate expired at 2025-06-01T12:00:00Z",
 			`reason="TLS: the client refused the handshake: bad certificate" id=YDL1108`,
 		},
 		"the server's certificate is not valid yet": {
@@ -76,7 +76,7 @@ func TestTLSMistakesAreToldOnBothSides(t *testing.T) {
 		"a client certificate that has expired": {
 			both, &stdtls.Config{RootCAs: ca.pool, Certificates: []stdtls.Certificate{ca.certify(t, "client", day.AddDate(0, -1, 0), day)}},
 			"ADDR: TLS: the server refused the handshake: expired certificate",
-			`reason="TLS: the client's certificate expired on 2025-06-01" id=YDL1108`,
+			`reason="TLS: the client's certificate expired at 2025-06-01T12:00:00Z" id=YDL1108`,
 		},
 		plain + ", and the server has TLS": {
 			&stdtls.Config{Certificates: good("localhost")}, nil,

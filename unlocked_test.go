@@ -205,18 +205,60 @@ func TestConnectionsThatAreBeingAcceptedCount(t *testing.T) {
 			<-goOn
 		}
 	}}, nil)
+	decided(t, network, &log, tries)
+	log.has(t, "accepted", "accepted", "accepted", "refused", "refused", "refused", "refused", "refused")
+	close(goOn)
+}
+
+// decided makes connections, and waits until the log has a line about each.
+func decided(t *testing.T, network *mem.Network, log *hookLog, tries int) {
+	t.Helper()
 	for range tries {
 		nc, err := network.Dial(t.Context(), "server")
 		must(t, err)
-		defer nc.Close()
+		t.Cleanup(func() { _ = nc.Close() })
 	}
 	until(t, "all connections are decided about", func() bool {
 		log.mu.Lock()
 		defer log.mu.Unlock()
 		return len(log.lines) == tries
 	})
-	log.has(t, "accepted", "accepted", "accepted", "refused", "refused", "refused", "refused", "refused")
+}
+
+// Connections that the Accept filter decides about count, so a slow filter runs for at most
+// MaxConns of them.
+func TestConnectionsInTheAcceptFilterCount(t *testing.T) {
+	const limit, tries = 3, 8
+	var log hookLog
+	network := mem.New()
+	goOn := make(chan struct{})
+	startHooked(t, network, &yodel.ServerOptions{MaxConns: limit, OnConn: log.event, Accept: func(net.Conn) error {
+		log.add("asked")
+		<-goOn
+		return errHook
+	}}, nil)
+	decided(t, network, &log, tries)
+	log.has(t, "asked", "asked", "asked", "refused", "refused", "refused", "refused", "refused")
 	close(goOn)
+}
+
+// With Protocols a client may be silent for long, but its place is not safe from another client.
+func TestASilentConnectionGivesItsPlaceToAClientThatCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := mem.New()
+		h := startHooked(t, network, &yodel.ServerOptions{
+			MaxConns: 1, Protocols: []yodel.Protocol{lines{codec: yodel.JSON}}, Limits: yodel.Limits{Handshake: 3 * time.Second},
+		}, nil)
+		nc, err := network.Dial(t.Context(), "server")
+		must(t, err)
+		defer nc.Close()
+		synctest.Wait()
+		time.Sleep(3 * time.Second)
+		h.works(t, 42)
+		if _, err := nc.Read(make([]byte, 1)); err == nil {
+			t.Error("the silent connection is open")
+		}
+	})
 }
 
 // tryCall calls the server behind c, which is asked for by code that c calls.

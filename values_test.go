@@ -4,6 +4,7 @@ package yodel_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -178,6 +179,48 @@ func TestRegisterNeedsACodecThatCarriesTheTypes(t *testing.T) {
 		yodel.Method[holdsTime, int]("T.Typed").Handle(s, func(context.Context, *holdsTime) (*int, error) { return nil, nil })
 	}()
 }
+
+// Register names all methods of a service that it cannot register, whatever is wrong with them. The
+// text has a limited length.
+func TestRegisterNamesAllMethodsThatItCannotRegister(t *testing.T) {
+	s := newServer(t, nil)
+	for _, test := range []struct {
+		rcvr any
+		want string
+	}{
+		{new(twoFaults), `register *yodel_test.twoFaults as Shop: Add: none of the codecs json, raw carries its types: json: yodel_test.holdsTime.Of[].At (yodel_test.hiddenTime): it has content and no exported fields, so that nothing of it would arrive; or leave it out with "-Add". Other methods that it cannot register: List, Sum`},
+		{new(manyFaults), `Other methods that it cannot register: BillTheCustomerOfTheOrder, CancelTheOrderOfTheCustomer, DeliverTheOrderToTheCustomer, ExchangeTheOrder and 2 more`},
+	} {
+		err := s.RegisterName("Shop", test.rcvr)
+		e, ok := errors.AsType[*yodel.Error](err)
+		if !ok || e.ID != "YDL4001" || !strings.HasSuffix(e.Message, test.want) {
+			t.Errorf("got %v\nwant %s", err, test.want)
+		}
+	}
+	if err := s.RegisterName("Shop", new(twoFaults), "-Add", "-List", "-Sum"); err != nil {
+		t.Error(err)
+	}
+	if in, _ := s.Types("Shop.Get"); len(in) != 1 {
+		t.Error("Shop.Get is not registered")
+	}
+}
+
+type twoFaults struct{}
+
+func (twoFaults) Add(context.Context, *holdsTime) (*int, error) { return nil, nil }
+func (twoFaults) Get(context.Context, *int) (*int, error)       { return nil, nil }
+func (twoFaults) List(context.Context, *int) (*byArray, error)  { return nil, nil }
+func (twoFaults) Sum(context.Context, ...int) (*int, error)     { return nil, nil }
+
+type manyFaults struct{}
+
+func (manyFaults) AcceptTheOrder(context.Context, *holdsTime) error               { return nil }
+func (manyFaults) BillTheCustomerOfTheOrder(context.Context, *holdsTime) error    { return nil }
+func (manyFaults) CancelTheOrderOfTheCustomer(context.Context, *holdsTime) error  { return nil }
+func (manyFaults) DeliverTheOrderToTheCustomer(context.Context, *holdsTime) error { return nil }
+func (manyFaults) ExchangeTheOrder(context.Context, *holdsTime) error             { return nil }
+func (manyFaults) FinishTheOrder(context.Context, *holdsTime) error               { return nil }
+func (manyFaults) GetTheOrder(context.Context, *holdsTime) error                  { return nil }
 
 // A call in a codec that does not carry the types of its method fails before it is executed: on the
 // client for the types that it has, and on the server for those of the method.

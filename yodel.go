@@ -26,7 +26,6 @@
 //	  │ EndpointMiddleware  once per attempt               │ Middleware
 //	  ▼ connection: encode, write ─── Transport ───▶ read ─┘
 //
-// Timeouts, retries, limits and logs are Middleware. The interfaces that plug-ins implement (Codec,
-// Compressor, Transport, Resolver, Balancer) are in one file, plugin.go. This package depends on
-// the standard library only.
+// Timeouts, retries, limits and logs are Middleware. The interfaces that plug-ins implement are in
+// one file, plugin.go. This package depends on the standard library only.
 package yodel

@@ -6,6 +6,9 @@
 //	office, err := accept.Allow("10.0.0.0/8", "::1")
 //	server := yodel.NewServer(&yodel.ServerOptions{Accept: office})
 //
+// Deny refuses addresses, and Rate limits how often connections are accepted, in all and from each
+// address. All combines filters.
+//
 // An address says where a connection comes from, not who sent it: behind a proxy it is the
 // proxy's, and it replaces no authentication.
 package accept

@@ -23,6 +23,7 @@ type page struct {
 
 	Here     string // the way from the page to this folder
 	Wires    bool   // every scenario compares servers of another framework's client
+	Actors   bool   // every scenario is about actors
 	Judged   bool   // at least one of the verdicts is measured
 	Verdicts []Verdict
 	Charts   []Chart
@@ -49,6 +50,8 @@ func (r *Report) writePage(dir string) error {
 	}
 	p := page{Report: r, Here: here, Verdicts: r.verdicts(), Failures: r.failures()}
 	p.Wires = !slices.ContainsFunc(r.Scenarios, func(s Scenario) bool { return s.Client == "" })
+	p.Actors = !slices.ContainsFunc(r.Scenarios, func(s Scenario) bool { return !slices.Contains(s.Variants, yodelActors) })
+	p.Verdicts = slices.DeleteFunc(p.Verdicts, func(v Verdict) bool { return p.Actors != (v.Number >= actorTarget) })
 	p.Judged = slices.ContainsFunc(p.Verdicts, func(v Verdict) bool { return v.Measured })
 	for _, s := range r.Scenarios {
 		if rows := r.rows(s.Name); len(rows) > 0 {

@@ -70,7 +70,7 @@ func kindOf(key string) Kind {
 		return kindYodel
 	case selects(yodel, key):
 		return kindVariant
-	case selects("raw", key):
+	case selects("raw", key), key == actorsChannel:
 		return kindCeiling
 	default:
 		return kindGo

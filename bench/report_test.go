@@ -381,7 +381,7 @@ func TestWrongUse(t *testing.T) {
 		{"-from x -rounds 2", "-from measures nothing", 2},
 		{"-measure 999us", "-measure is at least 1ms", 2},
 		{"-peers grpc-java,raw", "which takes -java", 2},
-		{"-peers yodel,nobody", `no peer "nobody"; there are arpc`, 2},
+		{"-peers yodel,nobody", `no peer "nobody"; there are actors-channel`, 2},
 		{"-peers yodel -run ^closed-1$ -page main.go", "main.go", 1},
 		{"-from /nonexistent.json", "/nonexistent.json", 1},
 	} {

@@ -9,13 +9,15 @@ import (
 
 // A Load is what a client program is told to do: the fields of the line that it reads.
 type Load struct {
-	Work      string   `json:"work"` // message, echo, kiss, plain or stream
+	Work      string   `json:"work"` // message, echo, kiss, plain, stream or send
 	Addrs     []string `json:"addrs"`
 	Size      int      `json:"size"`
 	Callers   int      `json:"callers"`
 	Conns     int      `json:"conns"` // 0: as many as suit the framework best
 	Messages  int      `json:"messages"`
 	Codec     string   `json:"codec,omitempty"` // of the work plain
+	Local     bool     `json:"local,omitempty"` // the actors are in the client's process
+	Idle      int      `json:"idle,omitempty"`  // further actors in the client's process, which do nothing
 	Beside    Beside   `json:"beside"`
 	Mode      string   `json:"mode"` // closed, open, async or fresh
 	Rate      int      `json:"rate"`
@@ -68,6 +70,19 @@ func plain(codec string, callers int) Load {
 	return Load{Work: "plain", Mode: "closed", Codec: codec, Callers: callers}
 }
 
+// Messages and questions of 128 bytes to actors of the server, or of the client itself.
+func sends(callers int, local bool) Load {
+	return Load{Work: "send", Mode: "closed", Size: 128, Messages: 10_000, Callers: callers, Local: local}
+}
+
+func asks(callers int, local bool) Load {
+	return Load{Work: "echo", Mode: "closed", Size: 128, Callers: callers, Local: local}
+}
+
+func idleActors(n int) Load {
+	return Load{Work: "echo", Mode: "closed", Size: 128, Callers: 1, Local: true, Idle: n}
+}
+
 func idle(conns int) Load {
 	return Load{Work: "echo", Mode: "closed", Size: 128, Callers: 1, Conns: conns}
 }
@@ -81,6 +96,18 @@ var (
 	chain     = []string{yodelChain}
 	still     = []string{yodelStill}
 	wires     = []string{yodelWires}
+	actors    = []string{yodelActors}
+)
+
+// The peers of actors. One of them is no framework: goroutines that receive from channels.
+const (
+	actorPeers    = "actors"
+	actorsChannel = "actors-channel"
+)
+
+var (
+	besideActors = []string{actorPeers}
+	remoteActors = []string{"actors-protoactor", "kraps-rpc"}
 )
 
 // The peers whose servers serve gRPC's client, beside yodel-wires.
@@ -181,7 +208,29 @@ var scenarios = []Scenario{
 		Load: closed(100), Full: true, Peers: []string{"thrift"}, Variants: wires},
 	{Name: "thrift-1000", Title: "servers of the client of Apache Thrift, 1000 callers", Group: "thrift", Client: "thrift",
 		Load: closed(1000), Full: true, Peers: []string{"thrift"}, Variants: wires},
+
+	{Name: "actor-local-send-1", Title: "messages to an actor of the same process, 1 sender", Load: sends(1, true), Full: true,
+		Peers: besideActors, Variants: actors},
+	{Name: "actor-local-send-10", Title: "messages to 10 actors of the same process, 10 senders", Load: sends(10, true), Full: true,
+		Peers: besideActors, Variants: actors},
+	{Name: "actor-local-ask-1", Title: "questions to an actor of the same process, 1 caller", Load: asks(1, true), Full: true,
+		Peers: besideActors, Variants: actors},
+	{Name: "actor-local-ask-100", Title: "questions to an actor of the same process, 100 callers", Load: asks(100, true), Full: true,
+		Peers: besideActors, Variants: actors},
+	{Name: "actor-send-1", Title: "messages to an actor of another process, 1 sender", Load: sends(1, false), Full: true,
+		Peers: remoteActors, Variants: actors},
+	{Name: "actor-send-10", Title: "messages to 10 actors of another process, 10 senders", Load: sends(10, false), Full: true,
+		Peers: remoteActors, Variants: actors},
+	{Name: "actor-ask-1", Title: "questions to an actor of another process, 1 caller", Load: asks(1, false), Full: true, Java: true,
+		Peers: remoteActors, Variants: actors},
+	{Name: "actor-ask-100", Title: "questions to an actor of another process, 100 callers", Load: asks(100, false), Full: true, Java: true,
+		Peers: remoteActors, Variants: actors},
+	{Name: "actor-idle-1", Title: "memory with one idle actor", Load: idleActors(1), Full: true, Peers: besideActors, Variants: actors},
+	{Name: "actor-idle-1m", Title: "memory with a million idle actors", Load: idleActors(millionActors), Full: true,
+		Peers: besideActors, Variants: actors},
 }
+
+const millionActors = 1_000_000
 
 // takes says whether a peer has a part in the scenario. It may still decline.
 func (s Scenario) takes(p program) bool {
@@ -194,7 +243,10 @@ func (s Scenario) takes(p program) bool {
 	if p.kind == kindJava && !s.Java {
 		return false
 	}
-	return s.Peers == nil || slices.ContainsFunc(s.Peers, func(name string) bool { return selects(name, p.key) })
+	if s.Peers == nil {
+		return !selects(actorPeers, p.key)
+	}
+	return slices.ContainsFunc(s.Peers, func(name string) bool { return selects(name, p.key) })
 }
 
 // yodel is the peer that stands for yodel in the scenario.
@@ -205,9 +257,10 @@ func (s Scenario) yodel() string {
 	return yodel
 }
 
-// connecting is how long a client may take to make its connections, beyond all other patience.
+// connecting is how long a client may take to make its connections and its actors, beyond all other
+// patience.
 func (s Scenario) connecting() time.Duration {
-	return time.Duration(max(s.Load.Conns, s.Load.Callers)) * 10 * time.Millisecond
+	return time.Duration(max(s.Load.Conns, s.Load.Callers))*10*time.Millisecond + time.Duration(s.Load.Idle)*100*time.Microsecond
 }
 
 // catchingUp is how long a client may take to make the calls of an open loop that the peer was too

@@ -21,10 +21,11 @@ type Target struct {
 // yodel is the peer that has to meet the targets. Its variants are the same with middleware and
 // observers, without polling, and for the clients of other frameworks.
 const (
-	yodel      = "yodel"
-	yodelChain = "yodel-chain"
-	yodelStill = "yodel-still"
-	yodelWires = "yodel-wires"
+	yodel       = "yodel"
+	yodelChain  = "yodel-chain"
+	yodelStill  = "yodel-still"
+	yodelWires  = "yodel-wires"
+	yodelActors = "yodel-actors"
 )
 
 // Ways of saying what a target is about.
@@ -160,6 +161,7 @@ func targets() []Target {
 		Target{Number: 9, What: "full chain, 100 callers: CPU per call / without it", Want: 1.05, AtMost: true, Of: chainCost("chain-100")},
 		Target{Number: 9, What: "full chain, 1000 callers: CPU per call / without it", Want: 1.05, AtMost: true, Of: chainCost("chain-1000")},
 	)
+	list = append(list, actorTargets()...)
 	for _, codec := range []string{"gob", "json", "msgpack"} {
 		for _, callers := range []string{"1", "100"} {
 			name := "plain-" + codec + "-" + callers
@@ -168,6 +170,50 @@ func targets() []Target {
 		}
 	}
 	return list
+}
+
+// actorTarget is the number of the first target of actors.
+const actorTarget = 11
+
+// The figures of actors, next to those of protoactor-go.
+func actorTargets() []Target {
+	protoactor := named("actors-protoactor")
+	with := func(scenario string, f figure, least bool) func(*Report) (ratio, bool) {
+		return func(r *Report) (ratio, bool) { return r.ratio(scenario, yodelActors, f, least, protoactor) }
+	}
+	list := []Target{{Number: actorTarget, What: "messages to actors of another process, 10 senders: thousands a second", Want: 100, Of: func(r *Report) (ratio, bool) {
+		s, ok := r.spread("actor-send-10", yodelActors, func(run Result) float64 { return run.Rate / 1e3 })
+		return ratio{Spread: s}, ok
+	}}}
+	for _, name := range []string{"actor-send-1", "actor-send-10", "actor-ask-1", "actor-ask-100"} {
+		s, _ := (&Report{Scenarios: scenarios}).scenario(name)
+		list = append(list,
+			Target{Number: actorTarget, What: s.Title + ": throughput", Want: 1, Of: with(name, rate, false)},
+			Target{Number: actorTarget, What: s.Title + ": CPU", Want: 1, AtMost: true, Of: with(name, cpu, true)})
+	}
+	return append(list,
+		Target{Number: actorTarget + 1, What: "bytes of memory for each of a million idle actors", Want: 1000, AtMost: true, Of: func(r *Report) (ratio, bool) {
+			return memoryPerActor(r, yodelActors)
+		}},
+		Target{Number: actorTarget + 1, What: "memory of an idle actor", Want: 1, AtMost: true, Of: func(r *Report) (ratio, bool) {
+			mine, ok1 := memoryPerActor(r, yodelActors)
+			other, ok2 := memoryPerActor(r, "actors-protoactor")
+			if !ok1 || !ok2 {
+				return ratio{}, false
+			}
+			by := other.Median
+			return ratio{Spread{mine.Median / by, mine.Min / by, mine.Max / by}, r.nameOf("actors-protoactor")}, true
+		}})
+}
+
+// memoryPerActor is how many more bytes of memory a process has with a million actors than with
+// one, for each of them.
+func memoryPerActor(r *Report, peer string) (ratio, bool) {
+	memory := func(run Result) float64 { return run.Client.Memory }
+	one, ok1 := r.spread("actor-idle-1", peer, memory)
+	many, ok2 := r.spread("actor-idle-1m", peer, memory)
+	of := func(bytes float64) float64 { return (bytes - one.Median) / (millionActors - 1) }
+	return ratio{Spread: Spread{of(many.Median), of(many.Min), of(many.Max)}}, ok1 && ok2
 }
 
 // A Verdict is a target with what was measured.

@@ -4,6 +4,7 @@ package console
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -139,9 +140,9 @@ func field(text string) string {
 
 // add records what a user has done, and logs it.
 func (a *audit) add(r *http.Request, user User, e entry) {
-	e.At, e.User, e.Role, e.From = time.Now().UTC(), field(user.Name), user.Role.String(), clientOf(r).String()
+	e.At, e.User, e.Role, e.From = time.Now().UTC(), field(user.Name), user.Role.String(), r.RemoteAddr
 	e.Object, e.Before, e.After, e.Reason, e.Result = field(e.Object), field(e.Before), field(e.After), field(e.Reason), field(e.Result)
-	a.log.Info("yodel: console", "action", e.Action, "object", e.Object, "user", e.User, "role", e.Role, "from", e.From,
+	cmp.Or(a.log, slog.Default()).Info("yodel: console", "action", e.Action, "object", e.Object, "user", e.User, "role", e.Role, "from", e.From,
 		"before", e.Before, "after", e.After, "reason", e.Reason, "result", e.Result)
 	line, err := json.Marshal(e)
 	a.mu.Lock()
@@ -154,7 +155,7 @@ func (a *audit) add(r *http.Request, user User, e entry) {
 		err = a.write(append(line, '\n'))
 	}
 	if a.failed = err; err != nil {
-		a.log.Error("yodel: the audit log of the console cannot be written", "err", err)
+		cmp.Or(a.log, slog.Default()).Error("yodel: the audit log of the console cannot be written", "err", err)
 	}
 }
 

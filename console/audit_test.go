@@ -118,7 +118,11 @@ type stuck struct {
 	asked, closed chan struct{}
 }
 
-func (s *stuck) Override(ctx context.Context, _, _, _ string, _ int) error {
+func (s *stuck) Describe() yodel.Description {
+	return yodel.Description{Override: s.override}.Over(s.Registry)
+}
+
+func (s *stuck) override(ctx context.Context, _, _, _ string, _ int) error {
 	close(s.asked)
 	<-ctx.Done()
 	slow := time.NewTimer(200 * time.Millisecond)
@@ -208,7 +212,7 @@ func TestUndoOfRulesTakesBackOneChange(t *testing.T) {
 		"rollback that changes nothing":        {"rollback", `{"service":"Nothing","revision":0,"reason":"r"}`, nil, false},
 		"remove with a history that is broken": {"remove", `{"service":"Stock","id":"b","reason":"r"}`, func() { r.broken = true }, false},
 	} {
-		must(t, book.Rollback(t.Context(), "Stock", 2, "ann", "again"))
+		must(t, book.Rollback(t.Context(), "Stock", 2, 0, "ann", "again"))
 		before, err := book.List(t.Context(), "Stock")
 		must(t, err)
 		r.between = one.between

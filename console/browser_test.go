@@ -96,7 +96,7 @@ func TestBrowserWithoutServices(t *testing.T) {
 	b.mu.Unlock()
 	b.enter(c, base, "No service is registered yet")
 	for path, want := range map[string]string{
-		"/": "yodel dev --demo", "/services": "No service is registered yet", "/topology": "No service is registered yet", "/live": "Choose a service", "/samples": "No records of this kind",
+		"/": "yodel dev --demo", "/services": "No service is registered yet", "/topology": "No service is registered yet", "/live": "No service is registered yet", "/samples": "No records of this kind",
 		"/rules": "No rules", "/call": "No service is registered yet", "/registry": "The registry has no instances", "/audit": "login", "/checks": "All checks passed",
 	} {
 		b.open(base+path, want)
@@ -277,7 +277,7 @@ func TestBrowserChangesRulesByKeyboard(t *testing.T) {
 	b.tabTo("input[name=undoreason]")
 	b.write("v2 fails")
 	b.press("Enter")
-	b.waitFor("rollback")
+	b.waitFor("rolled back")
 	eventually(t, "the calls are spread again", func() bool { return share("v1") > 0.5 })
 	b.waitFor("No rules")
 	b.shoot("rule-rolled-back")

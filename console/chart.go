@@ -15,9 +15,12 @@ import (
 // numbers is the traffic of something. A number that does not exist is null: the pages then say
 // "idle", or "no data".
 type numbers struct {
-	Rate     *float64           `json:"rate"` // calls per second; null if the instances share no live data
-	OK       *float64           `json:"ok"`   // the share of calls that succeeded; null without calls, as are the next three
-	P50      *float64           `json:"p50"`  // milliseconds
+	Span     float64            `json:"span"`               // seconds in which the calls were counted
+	Rate     *float64           `json:"rate"`               // calls per second; null if the instances share no live data
+	OK       *float64           `json:"ok"`                 // the share of calls that did not fail, without canceled and limited ones; null without calls
+	Canceled float64            `json:"canceled,omitempty"` // calls per second
+	Limited  float64            `json:"limited,omitempty"`  // calls per second
+	P50      *float64           `json:"p50"`                // milliseconds; null if no call was measured, as are the next two
 	P90      *float64           `json:"p90"`
 	P99      *float64           `json:"p99"`
 	Inflight int64              `json:"inflight"`
@@ -27,15 +30,18 @@ type numbers struct {
 
 // numbersOf returns the numbers of some traffic.
 func numbersOf(t *fleet.Traffic) numbers {
-	n := numbers{Inflight: t.Inflight, Errors: t.Errors, Spark: rounded(t.Points)}
+	n := numbers{Span: t.Span.Seconds(), Inflight: t.Inflight, Errors: t.Errors, Spark: rounded(t.Points), Canceled: round(t.Canceled), Limited: round(t.Limited)}
 	if !t.Known {
 		return n
 	}
 	rate := round(t.Rate)
 	n.Rate = &rate
-	if t.Rate > 0 {
+	if t.Judged() > 0 {
 		ok := t.OK()
-		n.OK, n.P50, n.P90, n.P99 = &ok, millisOf(t.P50), millisOf(t.P90), millisOf(t.P99)
+		n.OK = &ok
+	}
+	if t.P50 > 0 {
+		n.P50, n.P90, n.P99 = millisOf(t.P50), millisOf(t.P90), millisOf(t.P99)
 	}
 	return n
 }
@@ -64,13 +70,15 @@ func rounded(list []float64) []float64 {
 
 // A chart is the calls of several series over time.
 type chart struct {
-	End   time.Time            `json:"end"`  // of the last step that has ended
-	Step  float64              `json:"step"` // seconds
-	Good  []float64            `json:"good"` // calls per second that succeeded
-	Codes map[string][]float64 `json:"codes,omitempty"`
-	P50   []*float64           `json:"p50"` // milliseconds; null without calls
-	P90   []*float64           `json:"p90"`
-	P99   []*float64           `json:"p99"`
+	End   time.Time            `json:"end"`             // of the last step that has ended
+	Step  float64              `json:"step"`            // seconds
+	Good  []float64            `json:"good"`            // calls per second that succeeded
+	Codes map[string][]float64 `json:"codes,omitempty"` // errors per second, without canceled calls
+	// Canceled is the calls per second that their callers have canceled; null if there are none.
+	Canceled []float64  `json:"canceled,omitempty"`
+	P50      []*float64 `json:"p50"` // milliseconds; null without calls
+	P90      []*float64 `json:"p90"`
+	P99      []*float64 `json:"p99"`
 }
 
 // chartOf adds series, which have the same step. The last step of each has not ended, and does not
@@ -100,12 +108,13 @@ func chartOf(live []*introspect.Live, wanted func(*introspect.Series) bool) *cha
 		copy(list, rounded(list))
 	}
 	c.Good = rounded(c.Good)
+	copy(c.Canceled, rounded(c.Canceled))
 	return c
 }
 
 // fill computes step i of n.
 func (c *chart) fill(i, n int, series []*introspect.Series) {
-	var calls, failed float64
+	var calls, failed, measured float64
 	var p50, p90, p99 float64
 	for _, s := range series {
 		j := i - (n - (len(s.Calls) - 1)) // lists end at the same time
@@ -114,9 +123,12 @@ func (c *chart) fill(i, n int, series []*introspect.Series) {
 		}
 		here := float64(s.Calls[j])
 		calls += here
-		p50 += here * float64(s.P50[j])
-		p90 += here * float64(s.P90[j])
-		p99 = max(p99, float64(s.P99[j]))
+		if s.P50[j] > 0 { // otherwise no call was measured
+			measured += here
+			p50 += here * float64(s.P50[j])
+			p90 += here * float64(s.P90[j])
+			p99 = max(p99, float64(s.P99[j]))
+		}
 		for code, list := range s.Errors {
 			if j < len(list) && list[j] > 0 {
 				failed += float64(list[j])
@@ -124,14 +136,20 @@ func (c *chart) fill(i, n int, series []*introspect.Series) {
 			}
 		}
 	}
-	if calls == 0 {
-		return
-	}
 	c.Good[i] = max(calls-failed, 0) / c.Step
-	c.P50[i], c.P90[i], c.P99[i] = millisOf(time.Duration(p50/calls)), millisOf(time.Duration(p90/calls)), millisOf(time.Duration(p99))
+	if measured > 0 {
+		c.P50[i], c.P90[i], c.P99[i] = millisOf(time.Duration(p50/measured)), millisOf(time.Duration(p90/measured)), millisOf(time.Duration(p99))
+	}
 }
 
 func (c *chart) fail(code string, i, n int, rate float64) {
+	if introspect.OutcomeOf(code) == introspect.Canceled {
+		if c.Canceled == nil {
+			c.Canceled = make([]float64, n)
+		}
+		c.Canceled[i] += rate
+		return
+	}
 	if c.Codes == nil {
 		c.Codes = make(map[string][]float64)
 	}

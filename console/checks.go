@@ -3,6 +3,7 @@
 package console
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"net/http"
@@ -17,7 +18,7 @@ import (
 
 // registry serves what the console knows of the registry.
 func (c *Console) registry(r *http.Request) (any, error) {
-	out := map[string]any{"name": c.registryName(), "overrides": c.overrider() != nil, "rules": c.book != nil, "started": c.started}
+	out := map[string]any{"name": c.registryName(), "overrides": c.describe().Override != nil, "rules": c.book != nil, "started": c.started}
 	s, err := c.fleet.get(r.Context(), time.Minute)
 	if err != nil {
 		out["err"] = errorText(err)
@@ -29,7 +30,8 @@ func (c *Console) registry(r *http.Request) (any, error) {
 		State   fleet.State `json:"state"`
 		Why     string      `json:"why,omitempty"`
 		Started time.Time   `json:"started,omitzero"`
-		Set     string      `json:"set,omitempty"` // by an operator
+
+		setting
 	}
 	records, broken := []record{}, []map[string]string{}
 	sets, failed := c.allSettings(r.Context(), s.Services)
@@ -41,11 +43,7 @@ func (c *Console) registry(r *http.Request) (any, error) {
 			broken = append(broken, map[string]string{"service": service.Name, "err": errorText(err)})
 		}
 		for _, in := range service.Instances {
-			one := record{service.Name, in.Addr, in.State, in.Why, in.Started, ""}
-			if set := sets[service.Name][in.Addr]; set != (setting{}) {
-				one.Set = set.String()
-			}
-			records = append(records, one)
+			records = append(records, record{service.Name, in.Addr, in.State, in.Why, in.Started, sets[service.Name][in.Addr]})
 		}
 	}
 	out["at"], out["took"], out["services"], out["records"], out["broken"] = s.At, s.took, len(s.Services), records, broken
@@ -60,12 +58,15 @@ func (c *Console) registry(r *http.Request) (any, error) {
 // A finding is the result of a check. The pages have its text under "check." and Kind.
 type finding struct {
 	Kind     string   `json:"kind"`
-	Severity string   `json:"severity"` // "bad", "warn" or "ok"
+	Severity string   `json:"severity"` // "bad", "warn" or "info"
 	Service  string   `json:"service,omitempty"`
 	Args     []string `json:"args,omitempty"`
 }
 
 const maxSkew = 2 * time.Second
+
+// endedLong is how long a canary may have ended before it is a warning.
+const endedLong = 24 * time.Hour
 
 // checks serves the checks of the fleet, those that failed first.
 func (c *Console) checks(r *http.Request) (any, error) {
@@ -82,14 +83,29 @@ func (c *Console) checks(r *http.Request) (any, error) {
 	} else if s.Err != "" {
 		add("registry", "bad", "", s.Err)
 	}
+	if s.Late != "" {
+		add("late", "warn", "", s.Late)
+	}
 	if _, failed := c.audit.list(); failed != nil {
 		add("audit", "bad", "", failed.Error())
 	}
 	for _, service := range s.Services {
 		checkService(s, service, add)
 	}
+	broken, unsure := c.broken.get(r.Context(), &c.fleet, func(ctx context.Context) ([]fleet.BrokenSetting, error) {
+		return fleet.BrokenSettings(ctx, c.source)
+	})
+	if unsure != nil {
+		add("settings", "bad", "", errorText(unsure))
+	}
+	for _, b := range broken {
+		found = slices.DeleteFunc(found, func(f finding) bool { // the instance says the same, without the record
+			return f.Kind == "problem.setting" && f.Service == b.Service && f.Args[0] == b.Addr
+		})
+		add("setting", "warn", b.Service, b.Addr, b.Problem, b.Key)
+	}
 	c.checkRules(r, s, add)
-	rank := map[string]int{"bad": 0, "warn": 1, "ok": 2}
+	rank := map[string]int{"bad": 0, "warn": 1, "info": 2}
 	slices.SortStableFunc(found, func(a, b finding) int { return rank[a.Severity] - rank[b.Severity] })
 	if found == nil {
 		found = []finding{}
@@ -99,12 +115,9 @@ func (c *Console) checks(r *http.Request) (any, error) {
 
 // checkService checks one service.
 func checkService(s *snapshot, service *fleet.Service, add func(kind, severity, service string, args ...string)) {
-	for _, p := range problemsOf(service) {
-		severity := "warn"
-		if service.State == fleet.Broken {
-			severity = "bad"
-		}
-		add("problem."+p.Kind, severity, service.Name, p.Args...)
+	for i := range service.Problems {
+		p := &service.Problems[i]
+		add("problem."+p.Kind, string(p.Severity), service.Name, p.Args...)
 	}
 	if len(service.Instances) == 1 {
 		add("single", "warn", service.Name)
@@ -176,19 +189,27 @@ func (c *Console) checkRules(r *http.Request, s *snapshot, add func(kind, severi
 	if c.book == nil {
 		return
 	}
-	all, err := c.allRules(r.Context())
+	all, err := c.allRecords(r.Context())
 	if err != nil {
-		add("rules", "bad", "", errorText(err))
-		return
+		add("rules", "bad", "", errorText(err)) // some may be known
 	}
-	for i := range all {
-		switch rule := &all[i]; {
+	for i := range all.rules {
+		switch rule := &all.rules[i]; {
 		case s.Service(rule.Service) == nil && s.Err == "" && s.err == nil:
 			add("orphan", "warn", rule.Service, rule.ID)
+		case rule.Acts(time.Now()) && !rule.Active(time.Now()): // a canary that has ended
+			severity := "info"
+			if time.Since(rule.EndedAt(time.Now())) >= endedLong {
+				severity = "warn"
+			}
+			add("ended", severity, rule.Service, rule.ID, rule.Sentence())
 		case !rule.Active(time.Now()):
-			add("inactive", "ok", rule.Service, rule.ID)
+			add("inactive", "info", rule.Service, rule.ID)
 		case rule.Expires.IsZero() && (rule.Disable != nil || rule.Fault != nil):
 			add("forever", "warn", rule.Service, rule.ID)
 		}
+	}
+	for _, record := range all.invalid {
+		add("record", "bad", record.Service, record.ID, record.Problem)
 	}
 }

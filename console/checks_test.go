@@ -9,13 +9,16 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/introspect"
+	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/memory"
+	"github.com/yodel-rpc/yodel/rules"
 )
 
 // A scripted reader returns what the test says.
@@ -84,7 +87,7 @@ func TestChecks(t *testing.T) {
 			return all
 		}(), "warn Shop.M19, +30 …")},
 	} {
-		c := newScripted(t, nil)
+		c := newScripted(t, func() (*fleet.View, error) { return &fleet.View{}, nil })
 		if status, answer := direct(t, c, http.MethodPost, "/api/rules/put", `{"service":"Stock","id":"r","limit":{"perSecond":50},"reason":"test"}`); status != http.StatusOK {
 			t.Fatalf("got %d %s", status, answer)
 		}
@@ -113,13 +116,14 @@ func TestChecks(t *testing.T) {
 // fails.
 func TestOverviewSaysWhatIsWrong(t *testing.T) {
 	failing := &fleet.Service{Name: "Shop", State: fleet.Degraded, Up: 1, Instances: []*fleet.Instance{up(1, time.Now())}}
-	failing.Traffic = fleet.Traffic{Known: true, Rate: 0.1, Failed: 0.5, Errors: map[string]float64{"internal": 0.05}}
+	failing.Traffic = fleet.Traffic{Known: true, Span: time.Minute, Rate: 0.1, Failed: 0.5, Errors: map[string]float64{"internal": 0.05}}
+	failing.Problems = []fleet.Problem{{Kind: "failing", Severity: fleet.Warn, Args: []string{"50 %", "internal"}}}
 	for name, one := range map[string]struct {
 		view *fleet.View
 		want string
 	}{
 		"a service with few calls that fail":    {&fleet.View{Services: []*fleet.Service{failing}}, "1 of 1 service needs attention."},
-		"no service, and a registry that fails": {&fleet.View{Err: "no quorum"}, "The registry does not answer: 0 services as they were at "},
+		"no service, and a registry that fails": {&fleet.View{Err: "no quorum"}, "Not all is shown: no quorum\nNo service is registered yet."},
 		"no service":                            {&fleet.View{}, "No service is registered yet."},
 	} {
 		c := newScripted(t, func() (*fleet.View, error) { return one.view, nil })
@@ -155,7 +159,7 @@ func TestTrafficIsAddedUp(t *testing.T) {
 	a, b := traffic(10, 0), traffic(30, 30)
 	b.P50, b.P90, b.P99 = time.Millisecond, 9*time.Millisecond, 40*time.Millisecond
 	a.Points, b.Points = []float64{1, 2}, []float64{5, 6, 7}
-	view := &fleet.View{At: time.Now()}
+	view := &fleet.View{At: time.Now(), Span: time.Second}
 	for i, t := range []fleet.Traffic{a, b} {
 		s := &fleet.Service{Name: fmt.Sprint("S", i), State: fleet.Healthy, Traffic: t, Callers: []fleet.Caller{{Name: "web", Traffic: t}}}
 		view.Services = append(view.Services, s)
@@ -167,7 +171,7 @@ func TestTrafficIsAddedUp(t *testing.T) {
 	live := view.Services[0].Instances[0].Live
 	live.Step, live.Series = time.Second, []introspect.Series{calls}
 	c := newScripted(t, func() (*fleet.View, error) { return view, nil })
-	callees := `"callees":[{"name":"Stock.Get","rate":10,"ok":1,"p50":1,"p90":3,"p99":8,"inflight":0,"spark":[10]}]`
+	callees := `"callees":[{"name":"Stock.Get","span":1,"rate":10,"ok":1,"p50":1,"p90":3,"p99":8,"inflight":0,"spark":[10]}]`
 	if _, answer := direct(t, c, http.MethodGet, "/api/service?service=S0", ""); !strings.Contains(answer, callees) {
 		t.Errorf("got %s, want %s", answer, callees)
 	}
@@ -179,5 +183,43 @@ func TestTrafficIsAddedUp(t *testing.T) {
 	}
 	if a.Errors["unavailable"] != 0.8 || len(view.Services[0].Traffic.Points) != 2 {
 		t.Error("the sums have changed their parts")
+	}
+}
+
+// A counted registry counts how often the records of a service are read.
+type counted struct {
+	*registry.Registry
+	reads atomic.Int32
+}
+
+func (c *counted) Kept(ctx context.Context, service, kind string, update func(map[string][]byte)) error {
+	c.reads.Add(1)
+	return c.Registry.Kept(ctx, service, kind, update)
+}
+
+// A page reads the records of each service once: the valid rules and the other records are in one
+// reading. A registry may have thousands of services, and a read of each is a watch.
+func TestRulesAreReadOncePerPage(t *testing.T) {
+	in := &counted{Registry: memory.New(nil)}
+	c := newScripted(t, func() (*fleet.View, error) { return &fleet.View{At: time.Now()}, nil })
+	book, err := rules.Open(in)
+	must(t, err)
+	c.book = book
+	const services = 3
+	for i := range services {
+		service := fmt.Sprint("Shop", i)
+		_, err := book.Put(t.Context(), rules.Rule{Service: service, ID: "hot", Limit: &rules.Limit{PerSecond: 5}, Author: "ann", Reason: "test"})
+		must(t, err)
+		must(t, in.Keep(t.Context(), service, "rules", "broken", []byte("{")))
+	}
+	for _, path := range []string{"/api/rules?service=", "/api/checks"} {
+		in.reads.Store(0)
+		c.kept.forget()
+		if _, answer := direct(t, c, http.MethodGet, path, ""); strings.Count(answer, "broken") != services {
+			t.Errorf("%s does not name %d broken records: %s", path, services, answer)
+		}
+		if n := in.reads.Load(); n != services {
+			t.Errorf("%s reads %d times, want once for each of %d services", path, n, services)
+		}
 	}
 }

@@ -288,7 +288,7 @@ func (b *browser) picture(path string, height int) {
 func (b *browser) pictureOf(path string, width, height int) {
 	b.t.Helper()
 	var shot struct{ Data string }
-	b.do("Page.captureScreenshot", map[string]any{"format": "png", "clip": map[string]any{"x": 0, "y": 0, "width": width, "height": height, "scale": 1}}, &shot)
+	b.do("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": true, "clip": map[string]any{"x": 0, "y": 0, "width": width, "height": height, "scale": 1}}, &shot)
 	picture, err := base64.StdEncoding.DecodeString(shot.Data)
 	must(b.t, err)
 	must(b.t, os.WriteFile(path, picture, 0o644))

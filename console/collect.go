@@ -4,11 +4,13 @@ package console
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
+	"github.com/yodel-rpc/yodel/rules"
 )
 
 // This file reads the fleet while users look at pages.
@@ -45,7 +47,14 @@ type collector struct {
 
 // open returns a reader of the fleet for a time range.
 func (c *Console) open(span time.Duration) reader {
-	return fleet.New(c.source, &fleet.Options{Span: span, Client: c.opts.Client})
+	o := &fleet.Options{Span: span, Client: c.opts.Client}
+	if c.book != nil {
+		o.Rules = func(ctx context.Context) ([]fleet.Ruling, error) {
+			all, err := c.allRules(ctx)
+			return rules.RulingsOf(all), err
+		}
+	}
+	return fleet.New(c.source, o)
 }
 
 func (f *collector) init(ctx context.Context, open func(span time.Duration) reader) {
@@ -112,9 +121,12 @@ func (f *collector) client(ctx context.Context, addr string) (*yodel.Client, err
 	return nil, yodel.Errorf(yodel.NotFound, "the registry has no instance at %s", addr)
 }
 
+// unread is how long nobody has to look until the last snapshot is too old for the first who does.
+const unread = 5 * time.Second
+
 // get returns a snapshot that is about a second old, or older if it takes longer to read one. If
-// there is none yet, get waits for it. After a read, also one that failed, get pauses for a second,
-// or as long as the read took.
+// there is none yet, get waits for it, and for a while also if the last one is old. After a read,
+// also one that failed, get pauses for a second, or as long as the read took.
 func (f *collector) get(ctx context.Context, span time.Duration) (*snapshot, error) {
 	f.mu.Lock()
 	last, busy := f.last[span], f.busy[span]
@@ -132,6 +144,9 @@ func (f *collector) get(ctx context.Context, span time.Duration) (*snapshot, err
 	patience := 30 * time.Second
 	if last != nil && last.View != nil {
 		patience = time.Second / 4 // then the last one will do
+		if time.Since(last.tried) > last.pause+unread {
+			patience = 5 * time.Second // nobody has looked for a while
+		}
 	}
 	wait := time.NewTimer(patience)
 	defer wait.Stop()
@@ -168,6 +183,9 @@ func (f *collector) read(from reader, span time.Duration, last *snapshot, done c
 	}
 	if err == nil {
 		complete(view)
+		if view.Outage {
+			s.err = errors.New(view.Err)
+		}
 	} else {
 		s.View = nil
 		if last != nil {

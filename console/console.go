@@ -18,6 +18,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -39,9 +41,18 @@ type Options struct {
 	Environment string
 	// ReadOnly refuses every change, whatever the role of the user. Default false.
 	ReadOnly bool
+	// URL is the address of the console in browsers, if it is not where the console listens: behind
+	// a proxy, for example "https://ops.example/yodel/". The console answers for its host, takes
+	// changes from its pages, and serves its path, which the proxy may leave out or not. Default
+	// none: changes come from pages of the host that the request names.
+	URL string
+	// Proxies are the addresses of proxies whose X-Forwarded-For says where a request comes from,
+	// for the audit log and the limit of bad logins. Default none: it comes from where the
+	// connection does.
+	Proxies []netip.Prefix
 	// Hosts are the values of the Host header that the console answers, without the port. Other
 	// values are refused, because a page elsewhere may have pointed its own name at the console.
-	// Default "localhost", "127.0.0.1" and "::1".
+	// Default "localhost", "127.0.0.1" and "::1", and always the host of URL.
 	Hosts []string
 	// Authenticate returns the user of a request, if the program has a login of its own, for
 	// example by client certificates or a proxy. It is called for requests without a session and
@@ -91,11 +102,13 @@ type User struct {
 type Console struct {
 	source  fleet.Source
 	opts    Options
+	url     *url.URL // as Options.URL says, or nil
 	doors   doors
 	audit   *audit
 	fleet   collector
 	book    *rules.Book // nil if the registry keeps no rules
-	kept    kept[[]rules.Rule]
+	kept    kept[records]
+	broken  kept[[]fleet.BrokenSetting]
 	setMu   sync.Mutex
 	set     map[string]*kept[map[string]setting] // by service
 	mux     *http.ServeMux
@@ -124,8 +137,13 @@ func New(source fleet.Source, o *Options) (*Console, error) {
 	if len(opts.Hosts) == 0 {
 		opts.Hosts = []string{"localhost", "127.0.0.1", "::1"}
 	}
-	if opts.Logger == nil {
-		opts.Logger = slog.Default()
+	if opts.URL != "" {
+		at, err := parseURL(opts.URL)
+		if err != nil {
+			return nil, fmt.Errorf("console: %w", err)
+		}
+		c.url = at
+		opts.Hosts = append(slices.Clip(opts.Hosts), at.Hostname())
 	}
 	for token, user := range opts.Tokens {
 		if len(token) < minToken {
@@ -203,14 +221,19 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
+	plain := isPlainPath(r.URL)
+	redirect := c.rebase(r)
 	switch {
 	case c.ctx.Err() != nil:
 		refuse(w, r, http.StatusServiceUnavailable, "the console is closed")
 	case !slices.Contains(c.opts.Hosts, hostOf(r)):
-		refuse(w, r, http.StatusMisdirectedRequest, "the console does not answer for this host: Options.Hosts lists those that it answers")
-	case !isPlainPath(r.URL):
+		refuse(w, r, http.StatusMisdirectedRequest, "the console does not answer for this host: Options.Hosts and Options.URL (yodel console --url) say for which it does")
+	case !plain:
 		refuse(w, r, http.StatusBadRequest, "the path is malformed")
+	case redirect != "":
+		http.Redirect(w, r, redirect, http.StatusTemporaryRedirect)
 	default:
+		r.RemoteAddr = c.clientOf(r).String()
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		c.mux.ServeHTTP(w, r)
 	}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -13,6 +14,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/yodel-rpc/yodel/inspect/fleet"
+	errorids "github.com/yodel-rpc/yodel/internal/catalogue"
 )
 
 // The committed front end is what its sources build to, byte for byte.
@@ -20,18 +24,12 @@ func TestFrontEndIsBuiltFromItsSources(t *testing.T) {
 	if os.Getenv("YODEL_REAL") == "" {
 		t.Skip("YODEL_REAL=1 builds the front end with Node.js")
 	}
-	// The build reads ../../docs/errors.md, so it runs in a folder of the same shape.
-	folder := t.TempDir()
-	web := filepath.Join(folder, "console", "web")
+	web := t.TempDir()
 	must(t, os.CopyFS(filepath.Join(web, "src"), os.DirFS("web/src")))
-	must(t, os.MkdirAll(filepath.Join(folder, "docs"), 0o700))
-	for from, to := range map[string]string{
-		"../docs/errors.md": filepath.Join(folder, "docs", "errors.md"), "web/build.mjs": filepath.Join(web, "build.mjs"), "web/package.json": filepath.Join(web, "package.json"),
-		"web/package-lock.json": filepath.Join(web, "package-lock.json"), "web/tsconfig.json": filepath.Join(web, "tsconfig.json"),
-	} {
-		text, err := os.ReadFile(from)
+	for _, file := range []string{"build.mjs", "package.json", "package-lock.json", "tsconfig.json"} {
+		text, err := os.ReadFile(filepath.Join("web", file))
 		must(t, err)
-		must(t, os.WriteFile(to, text, 0o600))
+		must(t, os.WriteFile(filepath.Join(web, file), text, 0o600))
 	}
 	for _, args := range [][]string{{"ci", "--ignore-scripts", "--no-audit", "--no-fund"}, {"run", "check"}, {"run", "build"}} {
 		npm := exec.CommandContext(t.Context(), "npm", args...)
@@ -50,7 +48,14 @@ func TestFrontEndIsBuiltFromItsSources(t *testing.T) {
 	for _, file := range built {
 		want, err := os.ReadFile(filepath.Join(web, "dist", file.Name()))
 		must(t, err)
-		got, err := dist.ReadFile("web/dist/" + file.Name())
+		name := strings.TrimSuffix(file.Name(), ".gz")
+		if name != file.Name() { // another version of zlib may pack it differently
+			z, err := gzip.NewReader(bytes.NewReader(want))
+			must(t, err)
+			want, err = io.ReadAll(z)
+			must(t, err)
+		}
+		got, err := distFile(name)
 		if err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%s is not what its sources build to: run make console", file.Name())
 		}
@@ -62,13 +67,14 @@ func TestFrontEndIsSmall(t *testing.T) {
 	must(t, err)
 	var packed bytes.Buffer
 	for _, file := range files {
-		body, err := dist.ReadFile("web/dist/" + file.Name())
+		name := strings.TrimSuffix(file.Name(), ".gz")
+		body, err := distFile(name)
 		must(t, err)
 		z := gzip.NewWriter(&packed)
 		_, err = z.Write(body)
 		must(t, err)
 		must(t, z.Close())
-		if strings.HasSuffix(file.Name(), ".js") && regexp.MustCompile(`(?i)https?://[a-z0-9.]+\.(com|net|org|io)`).Match(regexp.MustCompile(`http://www\.w3\.org/\S+`).ReplaceAll(body, nil)) {
+		if strings.HasSuffix(name, ".js") && regexp.MustCompile(`(?i)https?://[a-z0-9.]+\.(com|net|org|io)`).Match(regexp.MustCompile(`http://www\.w3\.org/\S+`).ReplaceAll(body, nil)) {
 			t.Errorf("%s refers to another host", file.Name())
 		}
 	}
@@ -113,7 +119,7 @@ func TestBothLanguagesHaveAllMessages(t *testing.T) {
 			t.Errorf("%s: the Chinese text lacks %v", key, seen)
 		}
 	}
-	for kind, text := range problemTexts {
+	for kind, text := range fleet.ProblemTexts() {
 		if en["problem."+kind] != text {
 			t.Errorf("problem.%s: the page says %q, curl %q", kind, en["problem."+kind], text)
 		}
@@ -136,12 +142,34 @@ func TestCurlGetsText(t *testing.T) {
 		if status != http.StatusOK || !strings.HasPrefix(kind, "text/plain") || !strings.Contains(body, want) || strings.Contains(body, "NaN") {
 			t.Errorf("%s: got %d %s\n%s", path, status, kind, body)
 		}
+		if !regexp.MustCompile(`\nRead at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC, \d+ s ago\.\n$`).MatchString(body) {
+			t.Errorf("%s does not say how old it is:\n%s", path, body)
+		}
 		if _, kind, body := get(path, "text/html"); !strings.HasPrefix(kind, "text/html") || !strings.Contains(body, "<div id=\"app\">") {
 			t.Errorf("%s in a browser: got %s", path, kind)
 		}
 	}
 	if status, _, _ := get("/services/Nowhere", "*/*"); status != http.StatusNotFound {
 		t.Errorf("an unknown service: got %d, want 404", status)
+	}
+}
+
+func TestPagesGetEveryErrorOfTheCatalogue(t *testing.T) {
+	base := serveConsole(t, newConsole(t, newShop(t), nil))
+	_, h, body := request{path: "/assets/errors.json"}.send(t, base)
+	var list []struct{ ID, Title, Text string }
+	if err := json.Unmarshal([]byte(body), &list); err != nil || !strings.HasPrefix(h.Get("Content-Type"), "application/json") {
+		t.Fatalf("got %v, %v", h, err)
+	}
+	all := errorids.All()
+	for _, e := range list {
+		if all[e.ID].Title != e.Title || e.Text == "" {
+			t.Errorf("got %+v", e)
+		}
+		delete(all, e.ID)
+	}
+	for id := range all {
+		t.Errorf("%s is missing", id)
 	}
 }
 

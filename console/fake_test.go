@@ -32,9 +32,11 @@ func (c *crowd) Read(context.Context, ...string) (*fleet.View, error) {
 		s.Versions = []fleet.Version{{Version: "v1", Share: 1}}
 		switch {
 		case i < 3:
-			s.State = fleet.Broken
+			s.State = fleet.Down
+			s.Problems = []fleet.Problem{{Kind: "down", Severity: fleet.Bad, Args: []string{"10", "10", "10.0.0.1:9001: connection refused"}}}
 		case i < 20:
 			s.State = fleet.Degraded
+			s.Problems = []fleet.Problem{{Kind: "failing", Severity: fleet.Warn, Args: []string{"8 %", "unavailable"}}}
 		case i%7 == 0:
 			s.State = fleet.Idle
 		}
@@ -65,7 +67,7 @@ func (c *crowd) Read(context.Context, ...string) (*fleet.View, error) {
 
 // traffic returns the traffic of service i of a crowd.
 func traffic(rate float64, i int) fleet.Traffic {
-	t := fleet.Traffic{Known: true, Rate: rate, Step: time.Second, Points: make([]float64, 59)}
+	t := fleet.Traffic{Known: true, Span: time.Minute, Rate: rate, Step: time.Second, Points: make([]float64, 59)}
 	for j := range t.Points {
 		t.Points[j] = rate * (1 + float64((i+j)%7)/10)
 	}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -160,30 +159,6 @@ func TestBrowserTakesChangesBack(t *testing.T) {
 	entries, _ := c.audit.list()
 	if entries[0].Action != "instance" || entries[0].After != "its own state and weight" || entries[1].Action != "rollback" || entries[1].After != "no rules" {
 		t.Errorf("the audit log has %+v", entries[:2])
-	}
-}
-
-// Pages fit into a narrow window without scrolling sideways.
-func TestBrowserPagesAreNarrow(t *testing.T) {
-	b := newBrowser(t)
-	s := newShop(t)
-	c := newConsole(t, s, &Options{Logger: slog.New(slog.DiscardHandler)})
-	base := serveConsole(t, c)
-	b.enter(c, base, "Stock")
-	for _, window := range []struct {
-		language, want string
-		width          int
-	}{{"en", "Overview", 400}, {"zh", "总览", 800}} {
-		b.eval(fmt.Sprintf("localStorage.setItem('yodel-language', %q)", window.language))
-		b.do("Emulation.setDeviceMetricsOverride", map[string]any{"width": window.width, "height": 800, "deviceScaleFactor": 1, "mobile": false}, nil)
-		for _, screen := range screensOf(s) {
-			b.open(base+screen.path, window.want)
-			b.check(screen.name)
-			b.shoot(fmt.Sprintf("%s-%d", screen.name, window.width))
-			if over := b.timing("document.documentElement.scrollWidth - innerWidth"); over > 0 {
-				t.Errorf("%s in %s is %.0f px wider than a window of %d px", screen.name, window.language, over, window.width)
-			}
-		}
 	}
 }
 

@@ -117,22 +117,26 @@ func TestBrowserEditsARule(t *testing.T) {
 		change     func(b *browser)
 		want       string
 	}{
-		{"only a number", `"limit":{"perSecond":10},"expires":"` + day + `"`, func(b *browser) { b.fill(`[name="perSecond"]`, "20.05") }, "20.05 false " + day},
-		{"never expires", `"limit":{"perSecond":10},"expires":"` + day + `"`, func(b *browser) { b.pick("[name=life]", "never") }, "10 false never"},
-		{"keep never", `"limit":{"perSecond":10}`, func(b *browser) { b.fill(`[name="perSecond"]`, "30") }, "30 false never"},
-		{"expires as JSON", `"limit":{"perSecond":10}`, func(b *browser) {
+		{"only a number", `"limit":{"perSecond":1000},"expires":"` + day + `"`, func(b *browser) { b.fill(`[name="perSecond"]`, "2000.05") }, "2000.05 false " + day},
+		{"never expires", `"limit":{"perSecond":1000},"expires":"` + day + `"`, func(b *browser) { b.pick("[name=life]", "never") }, "1000 false never"},
+		{"keep never", `"limit":{"perSecond":1000}`, func(b *browser) { b.fill(`[name="perSecond"]`, "3000") }, "3000 false never"},
+		{"expires as JSON", `"limit":{"perSecond":1000}`, func(b *browser) {
 			b.click("form [role=tab]:last-child")
 			b.until("!!document.querySelector('form textarea')")
 			b.fill("form textarea", "null")
 			b.waitFor("A rule is a JSON object")
-			b.fill("form textarea", `{"service":"Stock","id":"r","limit":{"perSecond":10},"expires":"`+later+`"}`)
-		}, "10 false " + later},
-		{"switch on", `"limit":{"perSecond":10},"off":true`, func(b *browser) { b.click("[name=off]") }, "10 false never"},
-		{"clear all fields", `"limit":{"perSecond":10}`, func(b *browser) {
+			b.fill("form textarea", `{"service":"Stock","id":"r","limit":{"perSecond":1000},"expires":"`+later+`"}`)
+		}, "1000 false " + later},
+		{"switch on", `"limit":{"perSecond":1000},"off":true`, func(b *browser) { b.click("[name=off]") }, "1000 false never"},
+		{"clear all fields", `"limit":{"perSecond":1000}`, func(b *browser) {
 			b.fill(`[name="perSecond"]`, "")
 			b.until(`document.querySelector('form [type=submit]').disabled`)
 			b.fill(`[name="concurrent"]`, "5")
 		}, "0 false never"},
+		{"who calls", `"limit":{"perSecond":1000}`, func(b *browser) {
+			b.fill(`[name="network"]`, "10.0.0.0/8")
+			b.fill(`[name="identity"]`, "subject=ann, claim:role=admin")
+		}, "1000 false never 10.0.0.0/8 map[claim:role:admin subject:ann]"},
 	} {
 		status, _, body := request{method: "POST", path: "/api/rules/put", body: `{"service":"Stock","id":"r","reason":"x",` + one.rule + `}`, header: as}.send(t, base)
 		if status != http.StatusOK {
@@ -156,11 +160,46 @@ func TestBrowserEditsARule(t *testing.T) {
 		if !list[0].Expires.IsZero() {
 			until = list[0].Expires.Local().Format(time.RFC3339)
 		}
-		if got := fmt.Sprint(list[0].Limit.PerSecond, " ", list[0].Off, " ", until); got != one.want {
+		got := fmt.Sprint(list[0].Limit.PerSecond, " ", list[0].Off, " ", until)
+		if list[0].Network != "" {
+			got += fmt.Sprint(" ", list[0].Network, " ", list[0].Identity)
+		}
+		if got != one.want {
 			t.Errorf("%s: the rule is %s, want %s", one.name, got, one.want)
 		}
 		b.check(one.name)
 	}
+}
+
+// The form of each kind of rule asks for the fields of the kind, and begins as the kind says.
+func TestBrowserAsksForTheFieldsOfEachKind(t *testing.T) {
+	b, _, _, base := newBrowserOf(t, nil)
+	for _, form := range rules.Forms() {
+		b.open(base+"/rules?service=Stock&new="+form.Kind, "What")
+		b.until("!!document.querySelector('form.rule [name=reason]')")
+		want := []string{"service"}
+		for _, field := range form.Fields {
+			want = append(want, field.Path)
+		}
+		if form.Scope {
+			want = append(want, "method", "caller", "tenant", "network", "header", "identity")
+		}
+		got := b.value("[...document.querySelectorAll('form.rule section:first-child [name]')].map((f) => f.name).join(' ')")
+		if got != strings.Join(want, " ") {
+			t.Errorf("the form of %s asks for %s, want %v", form.Kind, got, want)
+		}
+		life := "never"
+		if form.Ends {
+			life = "24h"
+		}
+		if got := b.value("document.querySelector('[name=life]').value"); got != life {
+			t.Errorf("a rule of the kind %s expires after %s, want %s", form.Kind, got, life)
+		}
+		if got := b.value("document.querySelector('[name=percent]')?.value ?? ''"); got == "" && strings.Contains(string(form.Start), "percent") {
+			t.Errorf("the form of %s does not begin with %s", form.Kind, form.Start)
+		}
+	}
+	b.open(base+"/rules?service=Stock&new=nothing", "There is no rule of the kind nothing")
 }
 
 // A double click on a button changes once.
@@ -341,7 +380,9 @@ var errQuorum = errors.New("no quorum")
 
 func (mute) KeptServices(context.Context, string) ([]string, error) { return nil, errQuorum }
 
-func (mute) Overrides(string) yodel.Resolver { return mute{} }
+func (m mute) Describe() yodel.Description {
+	return yodel.Description{Overrides: func(string) yodel.Resolver { return mute{} }}.Over(m.Registry)
+}
 
 func (mute) Watch(context.Context, func([]yodel.Instance)) error { return errQuorum }
 

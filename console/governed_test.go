@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -51,15 +52,15 @@ func (o operator) Put(_ context.Context, r rules.Rule) (stored rules.Rule, err e
 	if preview.Effect.Text == "" {
 		return r, fmt.Errorf("the preview of %s says nothing", r.Kind())
 	}
-	return stored, o.post("put", &r, &stored) //nolint:contextcheck // a request has the context of the test
+	return stored, o.post("put?confirm="+url.QueryEscape(r.Service), &r, &stored) //nolint:contextcheck // a request has the context of the test
 }
 
-func (o operator) Remove(_ context.Context, service, id, _, reason string) error {
-	return o.post("remove", map[string]string{"service": service, "id": id, "reason": reason}, &struct{}{}) //nolint:contextcheck // a request has the context of the test
+func (o operator) Remove(_ context.Context, service, id string, _ int, _, reason string) error {
+	return o.post("remove?confirm="+url.QueryEscape(service), map[string]string{"service": service, "id": id, "reason": reason}, &struct{}{}) //nolint:contextcheck // a request has the context of the test
 }
 
-func (o operator) Rollback(_ context.Context, service string, revision int, _, reason string) error {
-	return o.post("rollback", map[string]any{"service": service, "revision": revision, "reason": reason}, &struct{}{}) //nolint:contextcheck // a request has the context of the test
+func (o operator) Rollback(_ context.Context, service string, revision, _ int, _, reason string) error {
+	return o.post("rollback?confirm="+url.QueryEscape(service), map[string]any{"service": service, "revision": revision, "reason": reason}, &struct{}{}) //nolint:contextcheck // a request has the context of the test
 }
 
 // newOperator returns a registry whose rules a user of a console changes.

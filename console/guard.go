@@ -18,12 +18,14 @@ import (
 	"net/netip"
 	"net/url"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/rules"
 )
 
 // This file decides who may do what: it has the logins, the sessions and the checks of each
@@ -142,15 +144,6 @@ func (c *Console) LoginLink(user User) string {
 	return "/#login=" + admit(&c.doors.links, maxLinks, user, linkLife)
 }
 
-// cookieName has the port, because browsers share cookies among the ports of a host.
-func cookieName(r *http.Request) string {
-	_, port, err := net.SplitHostPort(r.Host)
-	if err != nil {
-		port = "default"
-	}
-	return "yodel-console-" + port
-}
-
 // A caller is the user of a request, and how the console knows that.
 type caller struct {
 	User
@@ -172,10 +165,8 @@ func (c *Console) identify(r *http.Request) caller {
 			return found
 		}
 	}
-	if cookie, err := r.Cookie(cookieName(r)); err == nil {
-		if session := c.doors.session(cookie.Value); session != nil {
-			return caller{User: session.user, session: session}
-		}
+	if session := c.doors.sessionOf(r); session != nil {
+		return caller{User: session.user, session: session}
 	}
 	if c.opts.Authenticate != nil {
 		return caller{User: c.opts.Authenticate(r)}
@@ -203,8 +194,8 @@ func (c *Console) allowing(role Role, f func(w http.ResponseWriter, r *http.Requ
 			refuse(w, r, http.StatusUnauthorized, "log in first: the program that serves the console prints a link")
 		case user.Role < role:
 			refuse(w, r, http.StatusForbidden, fmt.Sprintf("%s is a %s, and this needs the role %s", user.Name, user.Role, role))
-		case r.Method != http.MethodGet && r.Method != http.MethodHead && forged(r, user) != "":
-			refuse(w, r, http.StatusForbidden, forged(r, user))
+		case r.Method != http.MethodGet && r.Method != http.MethodHead && c.forged(r, user) != "":
+			refuse(w, r, http.StatusForbidden, c.forged(r, user))
 		default:
 			f(w, r, user.User)
 		}
@@ -213,15 +204,16 @@ func (c *Console) allowing(role Role, f func(w http.ResponseWriter, r *http.Requ
 
 // forged says why a change may come from a page elsewhere, or returns "". A request with one of
 // Options.Tokens cannot, because browsers do not know them.
-func forged(r *http.Request, from caller) string {
+func (c *Console) forged(r *http.Request, from caller) string {
 	media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	switch origin, err2 := url.Parse(r.Header.Get("Origin")); {
 	case err != nil || media != "application/json":
 		return "a change needs the content type application/json"
 	case from.program:
 		return ""
-	case err2 != nil || origin.Host == "" || origin.Host != r.Host:
-		return "a change needs the header Origin, with the console's own address"
+	case err2 != nil || !c.isOwn(origin, r):
+		return fmt.Sprintf("a change needs the header Origin, with the console's own address; it has %.100q, and the header Host has %.100q: "+
+			"behind a proxy, set Options.URL (yodel console --url) to the address in the browser", r.Header.Get("Origin"), r.Host)
 	case r.Header.Get("Sec-Fetch-Site") != "" && r.Header.Get("Sec-Fetch-Site") != "same-origin":
 		return "a change has to come from the console's own pages"
 	case from.session != nil && !hash(from.session.csrf).is(hash(r.Header.Get(csrfName))):
@@ -277,16 +269,20 @@ func (c *Console) work(r *http.Request, f func(r *http.Request)) error {
 
 // login exchanges the token of a login link for a session.
 func (c *Console) login(w http.ResponseWriter, r *http.Request) {
-	var in struct{ Token string }
-	if why := forged(r, caller{}); why != "" {
+	in := struct{ Token, Path string }{Path: "/"}
+	if why := c.forged(r, caller{}); why != "" {
 		refuse(w, r, http.StatusForbidden, why)
 		return
 	}
-	if err := decode(r, &in); err != nil {
+	err := decode(r, &in)
+	if err == nil && !isCookiePath(in.Path) {
+		err = yodel.Errorf(yodel.InvalidArgument, "the path %.100q is not that of a page", in.Path)
+	}
+	if err != nil {
 		reply(w, r, nil, err)
 		return
 	}
-	from := clientOf(r)
+	from, _ := netip.ParseAddr(r.RemoteAddr) // as ServeHTTP has set it
 	session, user, wait, err := c.doors.enter(in.Token, from)
 	switch {
 	case wait > 0:
@@ -299,26 +295,31 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, http.StatusUnauthorized, "the login link is wrong, used or older than 15 minutes: ask for another one")
 	default:
 		c.audit.add(r, user, entry{Action: "login", Result: "ok"})
-		//nolint:gosec // Secure is set when the console is served with TLS
-		http.SetCookie(w, &http.Cookie{
-			Name: cookieName(r), Value: session, Path: "/", MaxAge: int(sessionLife.Seconds()),
-			HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil,
-		})
+		cookie := cookieOf(r, in.Path) //nolint:gosec // it has the attributes
+		cookie.Value, cookie.MaxAge = session, int(sessionLife.Seconds())
+		http.SetCookie(w, cookie)
 		reply(w, r, struct{}{}, nil)
 	}
 }
 
 // logout ends the session of a request.
 func (c *Console) logout(w http.ResponseWriter, r *http.Request, user User) {
-	if cookie, err := r.Cookie(cookieName(r)); err == nil {
+	in := struct{ Path string }{Path: "/"}
+	if err := decode(r, &in); err != nil {
+		reply(w, r, nil, err)
+		return
+	}
+	if session := c.doors.sessionOf(r); session != nil {
 		c.doors.mu.Lock()
-		if i := find(c.doors.sessions, cookie.Value); i >= 0 {
-			c.doors.sessions = append(c.doors.sessions[:i:i], c.doors.sessions[i+1:]...)
-		}
+		c.doors.sessions = slices.DeleteFunc(c.doors.sessions, func(t ticket) bool { return t.token.is(session.token) })
 		c.doors.mu.Unlock()
 	}
 	c.audit.add(r, user, entry{Action: "logout", Result: "ok"})
-	http.SetCookie(w, &http.Cookie{Name: cookieName(r), Path: "/", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil}) //nolint:gosec // as above
+	if isCookiePath(in.Path) {
+		cookie := cookieOf(r, in.Path) //nolint:gosec // it has the attributes
+		cookie.MaxAge = -1
+		http.SetCookie(w, cookie)
+	}
 	reply(w, r, struct{}{}, nil)
 }
 
@@ -341,7 +342,7 @@ func (c *Console) me(r *http.Request) (any, error) {
 	user := c.identify(r)
 	out := map[string]any{
 		"user": user.Name, "role": user.Role.String(), "readOnly": c.opts.ReadOnly, "environment": c.opts.Environment,
-		"registry": c.registryName(), "rules": c.book != nil, "overrides": c.overrider() != nil,
+		"registry": c.registryName(), "rules": c.book != nil, "overrides": c.describe().Override != nil,
 	}
 	if user.session != nil {
 		out["csrf"] = user.session.csrf
@@ -356,15 +357,6 @@ func hostOf(r *http.Request) string {
 		host = h
 	}
 	return strings.ToLower(strings.Trim(host, "[]"))
-}
-
-// clientOf returns the address of the client.
-func clientOf(r *http.Request) netip.Addr {
-	at, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return netip.Addr{} // all such clients count as one
-	}
-	return at.Addr().Unmap()
 }
 
 // isPlainPath reports whether a path has one spelling only: no empty parts, dots, backslashes or
@@ -400,7 +392,7 @@ func decode(r *http.Request, v any) error {
 // 304.
 func reply(w http.ResponseWriter, r *http.Request, v any, err error) {
 	if err != nil {
-		refuse(w, r, statusOf(err), errorText(err))
+		refuseFor(w, r, err)
 		return
 	}
 	body, err := encode(v)
@@ -477,6 +469,33 @@ func errorText(err error) string {
 		return e.Message
 	}
 	return err.Error()
+}
+
+// refuseFor writes why a request fails. A change that is based on old data has the difference, and
+// one that has to be confirmed has what the user types for that.
+func refuseFor(w http.ResponseWriter, r *http.Request, err error) {
+	fields := map[string]any{"error": errorText(err)}
+	status := statusOf(err)
+	conflict, old := errors.AsType[*rules.ConflictError](err)
+	unconfirmed, open := errors.AsType[*unconfirmedError](err)
+	switch {
+	case old:
+		status, fields["diff"] = http.StatusConflict, conflict.Diff
+	case open:
+		status, fields["confirm"] = http.StatusConflict, unconfirmed.service
+	default:
+		refuse(w, r, status, errorText(err))
+		return
+	}
+	body, err := encode(fields)
+	if err != nil {
+		refuse(w, r, status, errorText(err))
+		return
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // the client may have gone
 }
 
 // refuse writes an error, as JSON for the pages and as a line for people.

@@ -78,7 +78,7 @@ func TestConsoleRefusesCallersWithoutRole(t *testing.T) {
 		return User{"proxy", map[string]Role{"viewer": Viewer, "operator": Operator}[r.Header.Get("X-Role")]}
 	}})
 	base := serveConsole(t, c)
-	reads := []string{"me", "pulse", "overview", "service", "instance", "graph", "samples", "methods", "registry", "audit", "checks", "rules", "rules/history", "rules/applied"}
+	reads := []string{"me", "pulse", "overview", "service", "instance", "graph", "samples", "methods", "registry", "audit", "checks", "rules", "rules/forms", "rules/history", "rules/applied"}
 	changes := []string{"instance", "call", "rules/preview", "rules/put", "rules/remove", "rules/rollback"}
 	json := map[string]string{"Content-Type": "application/json", "Origin": base}
 	with := func(k, v string) map[string]string {

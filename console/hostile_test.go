@@ -51,7 +51,7 @@ func serveEvil(t *testing.T) string {
 	})
 	inspect.Samples.Handle(s, func(context.Context, *introspect.SamplesQuery) (*introspect.Samples, error) {
 		return &introspect.Samples{Calls: []introspect.CallReport{{
-			Method: "Evil." + evil, Side: evil, Code: evil, ID: evil, Message: evil, Took: -1, Timeout: 1, Peer: evil, Began: time.Now(),
+			Method: "Evil." + evil, Side: evil, Code: evil, ID: evil, Message: evil, Took: -1, Timeout: 1, Peer: evil, Caller: evil, Tenant: evil, Trace: evil, Began: time.Now(),
 			Attempts: []introspect.Attempt{{Addr: evil, Code: evil, Took: -1 << 62, Began: 1 << 62}},
 		}}}, nil
 	})
@@ -108,7 +108,7 @@ func TestBrowserShowsAnEvilInstance(t *testing.T) {
 	base := serveConsole(t, c)
 	as := login(t, c, base, User{printable(evil), Operator})
 	put := func(reason string) int {
-		status, _, _ := request{method: "POST", path: "/api/rules/put", body: fmt.Sprintf(`{"service":"Evil","limit":{"perSecond":5},"reason":%s}`, quoted(t, reason)), header: as}.send(t, base)
+		status, _, _ := request{method: "POST", path: "/api/rules/put?confirm=Evil", body: fmt.Sprintf(`{"service":"Evil","limit":{"perSecond":5},"reason":%s}`, quoted(t, reason)), header: as}.send(t, base)
 		return status
 	}
 	if got := put(evil); got != http.StatusBadRequest {
@@ -164,7 +164,7 @@ func TestBrowserShowsAnEvilInstance(t *testing.T) {
 	}
 }
 
-func quoted(t *testing.T, text string) string {
+func quoted(t *testing.T, text any) string {
 	t.Helper()
 	out, err := json.Marshal(text)
 	must(t, err)

@@ -5,6 +5,7 @@ package console
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
@@ -99,4 +100,45 @@ func TestBrowserShowsTheSamplesThatWereChosen(t *testing.T) {
 	if got := b.value("document.activeElement.innerText"); got != "Import" {
 		t.Errorf("Tab reaches %q, want the import", got)
 	}
+}
+
+// A record says for whom the call was made, and leads to the other records of its trace. It shows
+// no metadata.
+func TestBrowserFollowsTheTraceOfASample(t *testing.T) {
+	const trace, other = "4bf92f3577b34da6a3ce929d0e0e4736", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+	b := newBrowser(t)
+	s := &shop{registry: memory.New(nil), addrs: make(map[string][]string)}
+	ctx, stop := context.WithCancel(context.Background())
+	t.Cleanup(func() { stop(); s.running.Wait() })
+	s.serve(ctx, t, s.registry, "Broken", "v1", func(server *yodel.Server) error {
+		return server.Handle("Broken.Ask", func(string) (string, error) { return "", yodel.Errorf(yodel.Unavailable, "no") })
+	})
+	caller := yodel.NewClient(s.registry.Service("Broken"), &yodel.ClientOptions{Name: "web"})
+	defer caller.Close()
+	c := newConsole(t, s, nil)
+	base := serveConsole(t, c)
+	b.enter(c, base, "Broken")
+	for _, id := range []string{trace, other, trace} {
+		call := &yodel.Call{
+			Method: "Broken.Ask", Args: yodel.Values{"?"}, Tenant: "acme", Trace: "00-" + id + "-00f067aa0ba902b7-01 vendor=hunter2", Metadata: yodel.Metadata{"authorization": "hunter2"},
+		}
+		if err := caller.Do(t.Context(), call); yodel.CodeOf(err) != yodel.Unavailable {
+			t.Fatalf("the call has ended with %v", err)
+		}
+	}
+	b.open(base+"/samples?service=Broken", "Broken.Ask")
+	for _, want := range []string{"Caller web", "Tenant acme", "Trace " + trace} {
+		if text := b.text(); !strings.Contains(text, want) || strings.Contains(text, "hunter2") {
+			t.Errorf("the record does not say %q, or shows a secret:\n%s", want, text)
+		}
+	}
+	b.check("samples")
+	b.shoot("samples-trace")
+	b.click(".waterfall p a")
+	b.until(fmt.Sprintf("new URLSearchParams(location.search).get('trace') === %q && document.querySelectorAll('.list button').length === 2", trace))
+	if got := b.value("document.querySelector('[data-cli]').title"); got != "yodel samples --trace "+trace {
+		t.Errorf("the command is %s", got)
+	}
+	b.check("the trace")
+	b.shoot("samples-of-trace")
 }

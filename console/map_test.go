@@ -28,7 +28,7 @@ func (s *street) Client(string) *yodel.Client { return s.client }
 func (s *street) Close()                      { s.client.Close() }
 
 func (s *street) Read(context.Context, ...string) (*fleet.View, error) {
-	v := &fleet.View{At: time.Now()}
+	v := &fleet.View{At: time.Now(), Span: time.Second}
 	add := func(name string, processes []string, callers ...string) {
 		of := &fleet.Service{Name: name, State: fleet.Healthy, Up: len(processes), Traffic: portraitTraffic(10, 1)}
 		for i, process := range processes {
@@ -157,8 +157,8 @@ func TestBrowserMapOfAnEmptyFleet(t *testing.T) {
 		b.open(base+path, "No service is registered yet")
 	}
 	must(t, s.registry.Announce(t.Context(), "Late", yodel.Instance{Addr: "127.0.0.1:1"}, 0))
-	b.waitFor("Late has no calls in this time")
-	if got := b.value("location.search"); got != "?range=1h&hops=2&find=x&focus=Late" {
+	b.waitFor("No service has calls in this time")
+	if got := b.value("location.search"); got != "?range=1h&hops=2&find=x" {
 		t.Errorf("the address has %s", got)
 	}
 	b.check("map")

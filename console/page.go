@@ -6,15 +6,20 @@ import (
 	"bytes"
 	"compress/gzip"
 	"embed"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 	"unicode"
+
+	"github.com/yodel-rpc/yodel/docs"
 )
 
 // This file serves the pages: the built front end for browsers, and plain text for curl.
@@ -62,7 +67,13 @@ func (c *Console) page(w http.ResponseWriter, r *http.Request) {
 func asset(w http.ResponseWriter, r *http.Request, name string) {
 	types := map[string]string{".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".json": "application/json"}
 	kind, ok := types[path.Ext(name)]
-	body, err := dist.ReadFile("web/dist/" + name)
+	var body []byte
+	var err error
+	if name == "errors.json" {
+		body, err = errorCatalogue()
+	} else {
+		body, err = distFile(name)
+	}
 	if !ok || err != nil {
 		refuse(w, r, http.StatusNotFound, "there is no such file")
 		return
@@ -71,6 +82,40 @@ func asset(w http.ResponseWriter, r *http.Request, name string) {
 	w.Header().Set("Cache-Control", "no-cache")
 	send(w, r, body)
 }
+
+// distFile returns a file of the front end. The script is embedded with gzip, so that the programs
+// with a console are smaller.
+func distFile(name string) ([]byte, error) {
+	packed, err := dist.ReadFile("web/dist/" + name + ".gz")
+	if err != nil {
+		return dist.ReadFile("web/dist/" + name)
+	}
+	z, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(z)
+}
+
+// errorSection matches a section of docs/errors.md: its identifier, its title and its text.
+var errorSection = regexp.MustCompile(`(?s)^(YDL\d+): ([^\n]*)\n(.*)$`)
+
+// errorCatalogue returns the sections of docs/errors.md in JSON. The program has that page once,
+// for its commands too.
+var errorCatalogue = sync.OnceValues(func() ([]byte, error) {
+	type section struct {
+		ID    string `json:"id"`
+		Title string `json:"title"`
+		Text  string `json:"text"`
+	}
+	sections := []section{}
+	for _, text := range strings.Split(docs.Errors(), "\n## ")[1:] {
+		if m := errorSection.FindStringSubmatch(text); m != nil {
+			sections = append(sections, section{m[1], m[2], strings.TrimSpace(m[3])})
+		}
+	}
+	return json.Marshal(sections)
+})
 
 // send writes a body, compressed if it is worth it and the client takes that.
 func send(w http.ResponseWriter, r *http.Request, body []byte) {
@@ -102,8 +147,8 @@ func (c *Console) text(w http.ResponseWriter, r *http.Request, parts []string) {
 		service := s.Service(parts[1])
 		v := viewOf(service, nil)
 		printf(&out, "%s: %s, %d of %s\n", printable(v.Name), v.State, v.Up, count(v.Total, "instance", "instances"))
-		for _, p := range v.Problems {
-			printf(&out, "  %s\n", printable(p.String()))
+		for i := range v.Problems {
+			printf(&out, "  %s\n", printable(v.Problems[i].String()))
 		}
 		t := table(&out, "INSTANCE\tSTATE\tVERSION\tREQ/S\tOK\tP50\tP99\tWHY")
 		for _, in := range service.Instances {
@@ -123,28 +168,32 @@ func (c *Console) text(w http.ResponseWriter, r *http.Request, parts []string) {
 		refuse(w, r, http.StatusNotAcceptable, "this page is for browsers; / and /services/NAME are text too")
 		return
 	}
+	printf(&out, "\nRead at %s UTC, %d s ago.\n", s.At.UTC().Format(time.DateTime), int(time.Since(s.At).Seconds()))
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Add("Vary", "Accept")
 	send(w, r, out.Bytes())
 }
 
 func textOverview(out *bytes.Buffer, v *overview) {
+	for _, why := range v.Missing {
+		printf(out, "Not all is shown: %s\n", printable(why))
+	}
 	bad := 0
 	for _, s := range v.Services {
-		if len(s.Problems) > 0 {
+		if s.wrong() {
 			bad++
 		}
 	}
 	switch {
 	case v.Err != "":
-		printf(out, "The registry does not answer: %s at %s. %s\n\n", count(len(v.Services), "service as it was", "services as they were"), v.At.UTC().Format(time.RFC3339), printable(v.Err))
+		printf(out, "The registry does not answer: %s, as of %s. %s\n\n", count(len(v.Services), "service that it named before", "services that it named before"), v.At.UTC().Format(time.RFC3339), printable(v.Err))
 	case len(v.Services) == 0:
 		fmt.Fprintln(out, "No service is registered yet.")
 		return
 	case bad == 0:
 		said := count(v.Rules, "rule is", "rules are") + " active."
 		if v.RulesErr != "" {
-			said = "The rules cannot be read now: " + printable(v.RulesErr)
+			said = "Not all rules can be read now: " + printable(v.RulesErr)
 		}
 		fmt.Fprintf(out, "%s healthy. %s\n\n", count(len(v.Services), "service is", "services are"), said)
 	default:
@@ -153,8 +202,8 @@ func textOverview(out *bytes.Buffer, v *overview) {
 	t := table(out, "SERVICE\tSTATE\tUP\tREQ/S\tOK\tP50\tP99\tATTENTION")
 	for _, s := range v.Services {
 		why := make([]string, len(s.Problems))
-		for i, p := range s.Problems {
-			why[i] = p.String()
+		for i := range s.Problems {
+			why[i] = s.Problems[i].String()
 		}
 		printf(t, "%s\t%s\t%d/%d\t%s\t%s\n", printable(s.Name), s.State, s.Up, s.Total, s.numbers, printable(strings.Join(why, "; ")))
 	}
@@ -197,6 +246,11 @@ func (n numbers) String() string {
 	case n.OK == nil:
 		return "idle\t\t\t"
 	}
-	ms := func(f float64) string { return brief(time.Duration(f * 1e6)) }
-	return fmt.Sprintf("%g\t%s\t%s\t%s", *n.Rate, percent(*n.OK), ms(*n.P50), ms(*n.P99))
+	ms := func(f *float64) string {
+		if f == nil {
+			return ""
+		}
+		return brief(time.Duration(*f * 1e6))
+	}
+	return fmt.Sprintf("%g\t%s\t%s\t%s", *n.Rate, percent(*n.OK), ms(n.P50), ms(n.P99))
 }

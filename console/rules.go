@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -29,12 +30,13 @@ type ruleView struct {
 
 	Kind     string `json:"kind"`
 	Sentence string `json:"sentence"`
-	Active   bool   `json:"active"`
+	State    string `json:"state"`
+	Across   int    `json:"across,omitempty"`    // the instances on each of which a limit holds
 	Reply    string `json:"replyText,omitempty"` // of a mock or a fallback: numbers of JavaScript would lose digits
 }
 
 func ruleViewOf(r *rules.Rule) ruleView {
-	v := ruleView{Rule: *r, Kind: r.Kind(), Sentence: r.Sentence(), Active: r.Active(time.Now())}
+	v := ruleView{Rule: *r, Kind: r.Kind(), Sentence: r.Sentence(), State: r.State(time.Now())}
 	if answer := cmp.Or(r.Mock, r.Fallback); answer != nil {
 		v.Reply = string(answer.Reply)
 	}
@@ -44,6 +46,7 @@ func ruleViewOf(r *rules.Rule) ruleView {
 // ruleRoutes adds the routes of the rules.
 func (c *Console) ruleRoutes(read func(string, Role, func(*http.Request) (any, error)), change func(string, Role, func(*http.Request, User) (any, error))) {
 	read("rules", Viewer, c.rules)
+	read("rules/forms", Viewer, func(*http.Request) (any, error) { return rules.Forms(), nil })
 	read("rules/history", Viewer, c.history)
 	read("rules/applied", Viewer, c.applied)
 	change("rules/put", Operator, c.putRule)
@@ -59,21 +62,34 @@ func (c *Console) bookOf() (*rules.Book, error) {
 	return c.book, nil
 }
 
-// allRules returns the rules of all services, at most a second old.
-func (c *Console) allRules(ctx context.Context) ([]rules.Rule, error) {
-	return c.kept.get(ctx, &c.fleet, func(ctx context.Context) ([]rules.Rule, error) { return c.book.List(ctx, "") })
+// A records has the rules of all services, and the records that are not valid rules.
+type records struct {
+	rules   []rules.Rule
+	invalid []introspect.RuleState
 }
 
-// ruleKinds returns the kinds of the active rules by service, and their number.
+// allRecords returns the records of all services, at most a second old.
+func (c *Console) allRecords(ctx context.Context) (records, error) {
+	return c.kept.get(ctx, &c.fleet, func(ctx context.Context) (all records, err error) {
+		all.rules, all.invalid, err = c.book.Read(ctx, "")
+		return all, err
+	})
+}
+
+// allRules returns the rules of all services, at most a second old.
+func (c *Console) allRules(ctx context.Context) ([]rules.Rule, error) {
+	all, err := c.allRecords(ctx)
+	return all.rules, err
+}
+
+// ruleKinds returns the kinds of the active rules by service, and their number. It returns those of
+// some services together with an error if it cannot read all.
 func (c *Console) ruleKinds(ctx context.Context) (kinds map[string][]string, count int, err error) {
 	kinds = make(map[string][]string)
 	if c.book == nil {
 		return kinds, 0, nil
 	}
 	all, err := c.allRules(ctx)
-	if err != nil {
-		return kinds, 0, err
-	}
 	for i := range all {
 		if rule := &all[i]; rule.Active(time.Now()) {
 			count++
@@ -82,7 +98,7 @@ func (c *Console) ruleKinds(ctx context.Context) (kinds map[string][]string, cou
 			}
 		}
 	}
-	return kinds, count, nil
+	return kinds, count, err
 }
 
 // rules serves the rules of a service, or all.
@@ -91,19 +107,31 @@ func (c *Console) rules(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := book.List(r.Context(), r.FormValue("service"))
-	if err != nil {
-		return nil, err
-	}
-	invalid, err := book.Invalid(r.Context(), r.FormValue("service"))
-	if err != nil {
-		return nil, err
+	list, invalid, incomplete := book.Read(r.Context(), r.FormValue("service"))
+	if incomplete != nil && len(list) == 0 {
+		return nil, incomplete
 	}
 	out := make([]ruleView, len(list))
+	var s *snapshot // read only if a rule needs it
 	for i := range list {
-		out[i] = ruleViewOf(&list[i])
+		rule := &list[i]
+		if out[i] = ruleViewOf(rule); rule.Across(1) == "" {
+			continue
+		}
+		if s == nil {
+			if s, err = c.fleet.get(r.Context(), time.Minute); err != nil {
+				return nil, err
+			}
+		}
+		if service := s.Service(rule.Service); service != nil {
+			out[i].Across = service.Active()
+		}
 	}
-	return map[string]any{"rules": out, "invalid": invalid, "kinds": rules.Kinds()}, nil
+	answer := map[string]any{"rules": out, "invalid": invalid, "kinds": rules.Kinds()}
+	if incomplete != nil {
+		answer["err"] = errorText(incomplete)
+	}
+	return answer, nil
 }
 
 // A changeView is a change of the rules of a service.
@@ -177,7 +205,7 @@ func (c *Console) applied(r *http.Request) (any, error) {
 			}
 		}
 	})
-	slices.SortFunc(states, func(a, b appliedRule) int { return strings.Compare(a.Instance, b.Instance) })
+	sort.Slice(states, func(i, j int) bool { return states[i].Instance < states[j].Instance })
 	return states, nil
 }
 
@@ -195,6 +223,65 @@ func readRule(r *http.Request, user User) (rules.Rule, error) {
 	return rule, nil
 }
 
+// trafficOf returns what the preview of a change needs of a service.
+func trafficOf(view *snapshot, name string) *rules.Traffic {
+	t := &rules.Traffic{Live: make(map[string]*introspect.Live)}
+	for _, s := range view.Services {
+		t.Services = append(t.Services, s.Name)
+	}
+	service := view.Service(name)
+	if service == nil {
+		return t
+	}
+	for _, in := range service.Instances {
+		t.Instances = append(t.Instances, in.Instance)
+		if in.Live != nil {
+			t.Live[in.Addr] = in.Live
+		}
+	}
+	for i := range service.Methods {
+		t.Methods = append(t.Methods, service.Methods[i].Name)
+	}
+	return t
+}
+
+// present returns the rules and the traffic of a service.
+func (c *Console) present(ctx context.Context, book *rules.Book, service string) ([]rules.Rule, *rules.Traffic, error) {
+	now, err := book.List(ctx, service)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := c.fleet.get(ctx, time.Minute)
+	if err != nil {
+		return now, &rules.Traffic{}, nil //nolint:nilerr // rules can be changed all the same, with an unknown effect
+	}
+	return now, trafficOf(s, service), nil
+}
+
+// An unconfirmedError is the error of a change that stops calls, or names something that does not
+// exist. The user types the name of the service to make it all the same.
+type unconfirmedError struct{ service, text string }
+
+func (e *unconfirmedError) Error() string { return e.text }
+
+// confirmed returns an *unconfirmedError if an effect has to be confirmed, and the user has not
+// typed the name of the service.
+func confirmed(r *http.Request, service string, e *rules.Effect) error {
+	var why []string
+	for _, p := range e.Problems {
+		if p.Force {
+			why = append(why, p.Text)
+		}
+	}
+	if len(why) == 0 || r.URL.Query().Get("confirm") == service {
+		return nil
+	}
+	if e.Text != "" {
+		why = append(why, e.Text)
+	}
+	return &unconfirmedError{service, strings.Join(why, "; ")}
+}
+
 // preview serves what a rule would do, without storing it.
 func (c *Console) preview(r *http.Request, user User) (any, error) {
 	book, err := c.bookOf()
@@ -209,15 +296,7 @@ func (c *Console) preview(r *http.Request, user User) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	traffic := &rules.Traffic{Live: make(map[string]*introspect.Live)}
-	if service := s.Service(rule.Service); service != nil {
-		for _, in := range service.Instances {
-			traffic.Instances = append(traffic.Instances, in.Instance)
-			if in.Live != nil {
-				traffic.Live[in.Addr] = in.Live
-			}
-		}
-	}
+	traffic := trafficOf(s, rule.Service)
 	all, err := book.List(r.Context(), rule.Service)
 	if err != nil {
 		return nil, err
@@ -237,6 +316,15 @@ func (c *Console) putRule(r *http.Request, user User) (any, error) {
 	rule, err := readRule(r, user)
 	if err != nil {
 		return nil, err
+	}
+	now, traffic, err := c.present(r.Context(), book, rule.Service)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.ContainsFunc(rule.Check(), func(p rules.Problem) bool { return !p.Warning }) {
+		if err := confirmed(r, rule.Service, rules.Preview(&rule, now, traffic)); err != nil {
+			return nil, err
+		}
 	}
 	before := sentenceOf(r.Context(), book, rule.Service, rule.ID)
 	stored, err := book.Put(r.Context(), rule)
@@ -287,7 +375,10 @@ func undoSince(ctx context.Context, book *rules.Book, service string, was int, m
 
 // removeRule removes a rule.
 func (c *Console) removeRule(r *http.Request, user User) (any, error) {
-	var in struct{ Service, ID, Reason string }
+	var in struct {
+		Service, ID, Reason string
+		Revision            int // on which the change is based; 0 means any
+	}
 	if err := decode(r, &in); err != nil {
 		return nil, err
 	}
@@ -295,8 +386,16 @@ func (c *Console) removeRule(r *http.Request, user User) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	now, traffic, err := c.present(r.Context(), book, in.Service)
+	if err != nil {
+		return nil, err
+	}
+	after := slices.DeleteFunc(slices.Clone(now), func(o rules.Rule) bool { return o.ID == in.ID })
+	if err := confirmed(r, in.Service, rules.PreviewChange(in.Service, now, after, traffic)); err != nil {
+		return nil, err
+	}
 	before, was := sentenceOf(r.Context(), book, in.Service, in.ID), newest(r.Context(), book, in.Service)
-	err = book.Remove(r.Context(), in.Service, in.ID, user.Name, in.Reason)
+	err = book.Remove(r.Context(), in.Service, in.ID, in.Revision, user.Name, in.Reason)
 	e := entry{Action: "unrule", Object: in.Service + " " + in.ID, Before: before, Reason: in.Reason, Result: resultOf(err)}
 	if err == nil {
 		e.Undo = undoSince(r.Context(), book, in.Service, was, func(c *rules.Change) bool {
@@ -312,7 +411,7 @@ func (c *Console) removeRule(r *http.Request, user User) (any, error) {
 func (c *Console) rollback(r *http.Request, user User) (any, error) {
 	var in struct {
 		Service, Reason string
-		Revision        int
+		Revision, From  int // from is the newest revision that the user has seen; 0 means any
 	}
 	if err := decode(r, &in); err != nil {
 		return nil, err
@@ -321,8 +420,17 @@ func (c *Console) rollback(r *http.Request, user User) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if after, _, err := book.At(r.Context(), in.Service, in.Revision); err == nil { // else Rollback says why not
+		now, traffic, err := c.present(r.Context(), book, in.Service)
+		if err != nil {
+			return nil, err
+		}
+		if err := confirmed(r, in.Service, rules.PreviewChange(in.Service, now, after, traffic)); err != nil {
+			return nil, err
+		}
+	}
 	before, was := sentences(book.List(r.Context(), in.Service)), newest(r.Context(), book, in.Service)
-	err = book.Rollback(r.Context(), in.Service, in.Revision, user.Name, in.Reason)
+	err = book.Rollback(r.Context(), in.Service, in.Revision, in.From, user.Name, in.Reason)
 	e := entry{
 		Action: "rollback", Object: fmt.Sprintf("%s to revision %d", in.Service, in.Revision), Before: before,
 		After: sentences(book.List(r.Context(), in.Service)), Reason: in.Reason, Result: resultOf(err),
@@ -369,11 +477,10 @@ func ruleError(err error) error {
 	switch invalid, ok := errors.AsType[*rules.InvalidError](err); {
 	case ok:
 		return yodel.Errorf(yodel.InvalidArgument, "%s", invalid.Error())
+	case errors.As(err, new(*rules.ConflictError)):
+		return err
 	case errors.Is(err, rules.ErrNoRule):
 		return yodel.Errorf(yodel.NotFound, "%s", err.Error())
 	}
 	return err
 }
-
-// isOf reports whether a method belongs to a service.
-func isOf(method, service string) bool { return fleet.ServiceOf(method) == service }

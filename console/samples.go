@@ -7,6 +7,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 
@@ -32,16 +33,25 @@ type sample struct {
 	Service  string `json:"service"`
 	Instance string `json:"instance"`
 	Text     string `json:"text"` // the record as text for people
+	// Group is the method and the address of the group of the record; empty if it did not fail.
+	Group [2]string `json:"group"`
 }
 
 // A group is the failures with the same code and much the same text.
 type group struct {
-	Code  string `json:"code"`
-	ID    string `json:"id,omitempty"`
-	Text  string `json:"text"`
-	Addr  string `json:"addr"`
-	Calls int    `json:"calls"`
-	Since string `json:"since"`
+	Code string `json:"code"`
+	ID   string `json:"id,omitempty"`
+	Text string `json:"text"`
+	// Method and Addr are where the call failed. Addr is empty if the caller sent it to no
+	// instance. Via is the method of a server that passed the error on to its own callers; empty if
+	// none did.
+	Method string `json:"method"`
+	Addr   string `json:"addr"`
+	Via    string `json:"via,omitempty"`
+	Calls  int    `json:"calls"`
+	Since  string `json:"since"`
+
+	sides map[string]int // its records, by side
 }
 
 // samples serves the newest records of a service, or of the services that need attention most.
@@ -64,13 +74,14 @@ func (c *Console) samples(r *http.Request) (any, error) {
 		}
 	}
 	kind := r.FormValue("kind")
-	q := &introspect.SamplesQuery{Method: r.FormValue("method"), Failed: kind == "failed", Slow: kind == "slow", Explained: kind == "explained", Limit: perInstance}
+	q := &introspect.SamplesQuery{Method: r.FormValue("method"), Failed: kind == "failed", Slow: kind == "slow", Explained: kind == "explained", Trace: r.FormValue("trace"), Limit: perInstance}
 	all, refused := c.gather(r.Context(), r.FormValue("service"), from, q)
-	slices.SortFunc(all, func(a, b sample) int {
+	sort.Slice(all, func(i, j int) bool { // smaller code than slices.SortFunc
+		a, b := &all[i], &all[j]
 		if kind == "slow" {
-			return cmp.Or(cmp.Compare(b.Took, a.Took), b.Began.Compare(a.Began))
+			return cmp.Or(cmp.Compare(b.Took, a.Took), b.Began.Compare(a.Began)) < 0
 		}
-		return b.Began.Compare(a.Began)
+		return b.Began.Before(a.Began)
 	})
 	all = all[:min(len(all), maxSamples)]
 	return map[string]any{"samples": all, "groups": groups(all), "asked": len(from), "refused": refused}, nil
@@ -129,36 +140,55 @@ func (c *Console) gather(ctx context.Context, service string, from []*fleet.Inst
 				of = fleet.ServiceOf(report.Method)
 			}
 			if !strings.HasPrefix(report.Method, "yodel.") && (service == "" || service == of) {
-				all = append(all, sample{report, of, in.Addr, report.String()})
+				all = append(all, sample{CallReport: report, Service: of, Instance: in.Addr, Text: report.String()})
 			}
 		}
 	})
 	return all, refused
 }
 
-// groups returns the failures by code, ID and target, those with most calls first.
+// groups returns the failures by code, ID, method and instance, those with most calls first. The
+// error of a call that a server made for another one, and passed on, counts once: where it arose.
 func groups(all []sample) []*group {
-	byKey := make(map[[3]string]*group)
+	arose := make(map[[3]string]*sample) // the calls that processes have made, by process, code and text
+	for i := range all {
+		if one := &all[i]; one.Side == "client" && len(one.Attempts) > 0 {
+			arose[[3]string{one.Instance, one.Code, one.Message}] = one
+		}
+	}
+	byKey := make(map[[4]string]*group)
 	out := []*group{}
 	for i := range all {
 		one := &all[i]
-		if one.Code == "" {
+		if !one.Failed() {
 			continue
 		}
-		addr := one.Instance
-		if n := len(one.Attempts); n > 0 {
-			addr = one.Attempts[n-1].Addr
+		at, via := one, ""
+		if from := arose[[3]string{one.Instance, one.Code, one.Message}]; one.Side == "server" && from != nil {
+			at, via = from, one.Method
 		}
-		key := [3]string{one.Code, cmp.Or(one.ID, one.Message), addr}
+		addr := at.Instance
+		if at.Side == "client" { // the instance that kept the record is the caller
+			addr = ""
+		}
+		if n := len(at.Attempts); n > 0 {
+			addr = at.Attempts[n-1].Addr
+		}
+		key := [4]string{one.Code, cmp.Or(one.ID, one.Message), at.Method, addr}
 		if byKey[key] == nil {
-			byKey[key] = &group{Code: one.Code, ID: one.ID, Text: one.Message, Addr: addr}
+			byKey[key] = &group{Code: one.Code, ID: one.ID, Text: one.Message, Method: at.Method, Addr: addr, sides: make(map[string]int)}
 			out = append(out, byKey[key])
 		}
 		g := byKey[key]
-		g.Calls++
+		g.Via = cmp.Or(g.Via, via)
+		if via == "" { // a call that failed has a record on each side
+			g.sides[one.Side]++
+			g.Calls = max(g.Calls, g.sides[one.Side])
+		}
 		if since := one.Began.UTC().Format("2006-01-02T15:04:05Z"); g.Since == "" || since < g.Since {
 			g.Since = since
 		}
+		one.Group = [2]string{at.Method, addr}
 	}
 	slices.SortStableFunc(out, func(a, b *group) int { return cmp.Compare(b.Calls, a.Calls) })
 	return out

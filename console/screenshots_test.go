@@ -27,14 +27,16 @@ type portrait struct{ client *yodel.Client }
 func (p *portrait) Client(string) *yodel.Client { return p.client }
 func (p *portrait) Close()                      { p.client.Close() }
 
+const ejectedWhy = "outlier: 5 calls in a row failed; it is tried again in 20s, by 2 of 2 clients"
+
 // Read returns a shop of six services. One instance of Pay fails.
 func (p *portrait) Read(context.Context, ...string) (*fleet.View, error) {
 	v := &fleet.View{At: time.Now()}
-	add := func(name string, instances int, rate float64, note string, callers ...string) {
-		s := &fleet.Service{Name: name, State: fleet.Healthy, Note: note, Up: instances}
+	add := func(name string, instances int, rate float64, problems []fleet.Problem, callers ...string) {
+		s := &fleet.Service{Name: name, State: fleet.Healthy, Problems: problems, Up: instances}
 		s.Versions = []fleet.Version{{Version: "v1.4.0", Share: 1}}
 		s.Traffic = portraitTraffic(rate, len(v.Services))
-		if note != "" {
+		if problems != nil {
 			s.State = fleet.Degraded
 			s.Traffic.Failed, s.Traffic.Errors = 0.061, map[string]float64{"internal": 0.061 * rate}
 		}
@@ -47,9 +49,9 @@ func (p *portrait) Read(context.Context, ...string) (*fleet.View, error) {
 			in.Started = in.Live.Process.Started
 			s.Instances = append(s.Instances, in)
 		}
-		if note != "" {
+		if problems != nil {
 			bad := s.Instances[instances-1]
-			bad.State, bad.Why = fleet.Ejected, "gets no calls while others are ready: outlier"
+			bad.State, bad.Why = fleet.Ejected, ejectedWhy
 			s.Up--
 			v.Events = append(v.Events,
 				introspect.Event{At: v.At.Add(-12 * time.Minute), Kind: "start", Object: bad.Addr, What: "listening"},
@@ -63,18 +65,21 @@ func (p *portrait) Read(context.Context, ...string) (*fleet.View, error) {
 		s.Methods = []fleet.Method{{Method: introspect.Method{Name: name + ".Get"}, Traffic: s.Traffic}}
 		v.Services = append(v.Services, s)
 	}
-	add("shop.Pay", 3, 320, "1 instance ejected 40s ago (gets no calls while others are ready: outlier); 6.1% of the calls fail with internal", "shop.Cart", "shop.Orders")
-	add("shop.Cart", 4, 1240, "", "web", "mobile")
-	add("shop.Orders", 3, 410, "", "web")
-	add("shop.Stock", 2, 890, "", "shop.Cart", "shop.Orders")
-	add("shop.Mail", 2, 35, "", "shop.Orders")
-	add("shop.Search", 3, 2150, "", "web", "mobile")
+	add("shop.Pay", 3, 320, []fleet.Problem{
+		{Kind: "ejected", Severity: fleet.Warn, Args: []string{"1", "3", "10.0.1.3:8972: " + ejectedWhy + " (for 40s)"}},
+		{Kind: "failing", Severity: fleet.Warn, Args: []string{"6.1 %", "internal"}},
+	}, "shop.Cart", "shop.Orders")
+	add("shop.Cart", 4, 1240, nil, "web", "mobile")
+	add("shop.Orders", 3, 410, nil, "web")
+	add("shop.Stock", 2, 890, nil, "shop.Cart", "shop.Orders")
+	add("shop.Mail", 2, 35, nil, "shop.Orders")
+	add("shop.Search", 3, 2150, nil, "web", "mobile")
 	return v, nil
 }
 
 // portraitTraffic returns the calls of a minute with a rate. The seed makes charts differ.
 func portraitTraffic(rate float64, seed int) fleet.Traffic {
-	t := fleet.Traffic{Known: true, Rate: rate, Step: time.Second, Points: make([]float64, 59), P50: 900 * time.Microsecond, P90: 4 * time.Millisecond, P99: time.Duration(9+3*seed) * time.Millisecond}
+	t := fleet.Traffic{Known: true, Span: time.Minute, Rate: rate, Step: time.Second, Points: make([]float64, 59), P50: 900 * time.Microsecond, P90: 4 * time.Millisecond, P99: time.Duration(9+3*seed) * time.Millisecond}
 	for i := range t.Points {
 		t.Points[i] = rate * (0.9 + 0.2*float64((i*i+7*seed+3*i)%11)/10)
 	}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"net/http"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -38,19 +39,18 @@ type instanceView struct {
 	Group     string        `json:"group,omitempty"`
 	Tags      []string      `json:"tags,omitempty"`
 	Weight    int           `json:"weight"`
-	Set       string        `json:"set,omitempty"`       // the state that an operator has set
-	SetWeight int           `json:"setWeight,omitempty"` // the weight that an operator has set
-	Share     *float64      `json:"share"`               // of the calls of the service; null without calls
+	Share     *float64      `json:"share"` // of the calls of the service; null without calls
 	Protocols []string      `json:"protocols,omitempty"`
 	Started   time.Time     `json:"started,omitzero"`
 	Took      time.Duration `json:"took"` // how long it took to answer
+	setting
 	numbers
 }
 
 func instanceOf(in *fleet.Instance, of *fleet.Service, set setting) *instanceView {
 	v := &instanceView{
 		Addr: in.Addr, State: in.State, Why: in.Why, Version: in.Version, Zone: in.Zone, Group: in.Group, Tags: in.Tags,
-		Weight: max(in.Weight, 1), Protocols: in.Protocols, Started: in.Started, Took: in.Took, Set: set.state, SetWeight: set.weight,
+		Weight: max(in.Weight, 1), Protocols: in.Protocols, Started: in.Started, Took: in.Took, setting: set,
 		numbers: numbersOf(&in.Traffic),
 	}
 	if of.Traffic.Rate > 0 {
@@ -107,9 +107,12 @@ func (c *Console) service(r *http.Request) (any, error) {
 	}
 	kinds, _, _ := c.ruleKinds(r.Context()) // the overview says if the rules cannot be read
 	out := map[string]any{
-		"at": s.At, "view": viewOf(found, kinds[found.Name]), "instances": instances, "callers": callers, "methods": methods,
+		"at": s.At, "span": s.Span.Seconds(), "view": viewOf(found, kinds[found.Name]), "instances": instances, "callers": callers, "methods": methods, "unread": found.UnreadCallers(),
 		"callees": callees(found), "versions": byVersion(found), "events": c.eventsOf(s, found),
 		"chart": chartOf(live, func(s *introspect.Series) bool { return s.Side == "server" && fleet.ServiceOf(s.Method) == found.Name }),
+	}
+	if u := &found.Unsent; u.Rate > 0 {
+		out["unsent"] = map[string]any{"rate": u.Rate, "errors": u.Errors}
 	}
 	if setErr != nil {
 		out["setErr"] = errorText(setErr)
@@ -124,9 +127,10 @@ func callees(s *fleet.Service) []row {
 		if in.Live == nil {
 			continue
 		}
+		span := fleet.Counted(in.Live)
 		for i := range in.Live.Series {
 			if series := &in.Live.Series[i]; series.Side == "client" {
-				t := fleet.TrafficOf(in.Live, series)
+				t := fleet.TrafficOf(in.Live, series, span)
 				addTo(sums, series.Method, &t)
 			}
 		}
@@ -152,7 +156,10 @@ func byVersion(s *fleet.Service) []row {
 	for version, t := range sums {
 		out = append(out, row{version, numbersOf(t)})
 	}
-	slices.SortFunc(out, func(a, b row) int { return strings.Compare(a.Name, b.Name) })
+	sort.Slice(out, func(i, j int) bool { // smaller code than slices.SortFunc
+		a, b := &out[i], &out[j]
+		return a.Name < b.Name
+	})
 	return out
 }
 
@@ -161,7 +168,10 @@ func rows(sums map[string]*fleet.Traffic) []row {
 	for name, t := range sums {
 		out = append(out, row{name, numbersOf(t)})
 	}
-	slices.SortFunc(out, func(a, b row) int { return cmp.Or(cmp.Compare(*b.Rate, *a.Rate), strings.Compare(a.Name, b.Name)) })
+	sort.Slice(out, func(i, j int) bool { // smaller code than slices.SortFunc
+		a, b := &out[i], &out[j]
+		return cmp.Or(cmp.Compare(*b.Rate, *a.Rate), strings.Compare(a.Name, b.Name)) < 0
+	})
 	return out
 }
 

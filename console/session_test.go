@@ -96,7 +96,7 @@ func TestBrowserWritesNumbers(t *testing.T) {
 	}{
 		{1, 1, "", "1 service is healthy. 1 rule is active."},
 		{2, 0, "", "2 services are healthy. 0 rules are active."},
-		{1, 0, "gone", "The registry does not answer: 1 service as it was at "},
+		{1, 0, "gone", "The registry does not answer: 1 service that it named before, as of "},
 	} {
 		v, out := &overview{Rules: one.rules, Err: one.err}, &bytes.Buffer{}
 		for range one.services {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/yodel-rpc/yodel"
@@ -17,32 +18,40 @@ import (
 // A setting is what an operator has set for an instance. A zero field leaves the instance its own
 // value.
 type setting struct {
-	state  string
-	weight int
+	State  string `json:"set,omitempty"`
+	Weight int    `json:"setWeight,omitempty"`
+	// Problem is why the setting cannot be read. Such a setting sets nothing.
+	Problem string `json:"setProblem,omitempty"`
 }
 
-func (s setting) String() string {
+// words returns the setting in words.
+func (s setting) words() string {
 	switch {
+	case s.Problem != "":
+		return "a setting that cannot be read: " + s.Problem
 	case s == setting{}:
 		return "its own state and weight"
-	case s.weight == 0:
-		return s.state
-	case s.state == "":
-		return fmt.Sprintf("weight %d", s.weight)
+	case s.Weight == 0:
+		return s.State
+	case s.State == "":
+		return fmt.Sprintf("weight %d", s.Weight)
 	}
-	return fmt.Sprintf("%s, weight %d", s.state, s.weight)
+	return fmt.Sprintf("%s, weight %d", s.State, s.Weight)
 }
 
-// An overrider is a registry that keeps settings of operators.
-type overrider interface {
-	Override(ctx context.Context, service, addr, state string, weight int) error
+// maxProblem bounds the bytes of setting.Problem, which the registry may have from anyone.
+const maxProblem = 300
+
+// settingOf returns a setting. Problem is why it cannot be read, or "".
+func settingOf(state string, weight int, problem string) setting {
+	if problem != "" {
+		return setting{Problem: strings.ToValidUTF8(problem[:min(len(problem), maxProblem)], "")}
+	}
+	return setting{State: state, Weight: max(weight, 0)}
 }
 
-// overrider returns the registry if it keeps settings of operators, or nil.
-func (c *Console) overrider() overrider {
-	o, _ := c.source.(overrider)
-	return o
-}
+// describe describes the registry. Its Override is nil if it keeps no settings of operators.
+func (c *Console) describe() yodel.Description { return yodel.Description{}.Over(c.source) }
 
 // maxSettings bounds how many services the console keeps settings of.
 const maxSettings = 1024
@@ -92,10 +101,8 @@ func (c *Console) forgetSettings() {
 // readSettings reads the settings for a service, by address. An instance learns its setting late,
 // and tells it only while it is up. So the registry is asked, if it has the settings.
 func (c *Console) readSettings(ctx context.Context, of *fleet.Service) (map[string]setting, error) {
-	from, ok := c.source.(interface {
-		Overrides(service string) yodel.Resolver
-	})
-	if !ok {
+	from := c.describe()
+	if from.Overrides == nil {
 		return toldSettings(of), nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
@@ -104,7 +111,7 @@ func (c *Console) readSettings(ctx context.Context, of *fleet.Service) (map[stri
 	err := fleet.Bounded(from.Overrides(of.Name)).Watch(ctx, func(all []yodel.Instance) {
 		found = make(map[string]setting, len(all))
 		for i := range all {
-			found[all[i].Addr] = setting{all[i].State, max(all[i].Weight, 0)}
+			found[all[i].Addr] = settingOf(all[i].State, all[i].Weight, all[i].Metadata["problem"])
 		}
 		cancel()
 	})
@@ -126,7 +133,7 @@ func toldSettings(of *fleet.Service) map[string]setting {
 		}
 		for _, o := range in.Info.Overrides {
 			if o.Service == of.Name {
-				found[in.Addr] = setting{o.State, o.Weight}
+				found[in.Addr] = settingOf(o.State, o.Weight, o.Problem)
 			}
 		}
 	}

@@ -6,14 +6,20 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
+	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/memory"
+	"github.com/yodel-rpc/yodel/rules"
 )
 
 // program returns the header of the requests of a program.
@@ -55,7 +61,7 @@ func TestSettingsComeFromTheRegistry(t *testing.T) {
 	must(t, r.Announce(t.Context(), "Mail", yodel.Instance{Addr: addr}, 0))
 	c := newDirect(t, r, Options{})
 	for path, want := range map[string]string{
-		"/api/service?service=Mail": `"set":"inactive","setWeight":3`, "/api/instance?service=Mail&addr=" + addr: `"set":"inactive","setWeight":3`, "/api/registry": `"set":"inactive, weight 3"`,
+		"/api/service?service=Mail": `"set":"inactive","setWeight":3`, "/api/instance?service=Mail&addr=" + addr: `"set":"inactive","setWeight":3`, "/api/registry": `"set":"inactive","setWeight":3`,
 	} {
 		must(t, r.Override(t.Context(), "Mail", addr, "", 0))
 		direct(t, c, http.MethodGet, path, "") // the console has read the settings before ann's
@@ -79,30 +85,58 @@ func TestSettingsComeFromTheRegistry(t *testing.T) {
 	}
 }
 
-// A gated registry answers a question for rules when the test lets it, with the test's error.
+// A gated registry answers questions for rules while its gate is open, with the test's error.
 type gated struct {
 	*registry.Registry
-	asked chan struct{}
-	let   chan error
+	asked chan struct{} // gets a value for a question, if there is room
+
+	mu   sync.Mutex
+	gate chan struct{} // closed while it is open
+	err  error
+}
+
+// open lets the questions through, or no further ones.
+func (g *gated) open(open bool, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.err = err; open {
+		close(g.gate)
+		return
+	}
+	g.gate = make(chan struct{})
+	select { // questions of before
+	case <-g.asked:
+	default:
+	}
 }
 
 func (g *gated) KeptServices(ctx context.Context, kind string) ([]string, error) {
-	g.asked <- struct{}{}
+	g.mu.Lock()
+	gate := g.gate
+	g.mu.Unlock()
 	select {
-	case err := <-g.let:
-		if err != nil {
-			return nil, err
-		}
-		return g.Registry.KeptServices(ctx, kind)
+	case g.asked <- struct{}{}:
+	default:
+	}
+	select {
+	case <-gate:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+	g.mu.Lock()
+	err := g.err
+	g.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return g.Registry.KeptServices(ctx, kind)
 }
 
 // A viewer who leaves while the rules are read does not take them from others. An error of the
 // rules is shown.
 func TestRulesAreReadForAllViewers(t *testing.T) {
-	r := &gated{Registry: memory.New(nil), asked: make(chan struct{}), let: make(chan error)}
+	r := &gated{Registry: memory.New(nil), asked: make(chan struct{}, 1), gate: make(chan struct{})}
+	r.open(true, nil)
 	c, err := New(r, &Options{Tokens: map[string]User{adminToken: {"bob", Admin}}, Logger: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	t.Cleanup(func() { must(t, c.Close()) })
@@ -113,6 +147,7 @@ func TestRulesAreReadForAllViewers(t *testing.T) {
 		fails error
 		want  string
 	}{{nil, `"rules":1,"events":[]`}, {errors.New("no quorum"), `"rules":0,"events":[],"rulesErr":"`}} {
+		r.open(false, nil)
 		ctx, leave := context.WithCancel(t.Context())
 		left := make(chan struct{})
 		go func() {
@@ -127,10 +162,79 @@ func TestRulesAreReadForAllViewers(t *testing.T) {
 			_, answer := direct(t, c, http.MethodGet, "/api/overview", "")
 			answers <- answer
 		}()
-		r.let <- one.fails
+		r.open(true, one.fails)
 		if answer := <-answers; !strings.Contains(answer, one.want) {
 			t.Errorf("with the error %v: got %s, want %s", one.fails, answer, one.want)
 		}
 		c.kept.forget()
+	}
+}
+
+// serveHeld starts an instance of Shop that applies a canary whose instances are held back, and
+// returns its address.
+func serveHeld(t *testing.T) string {
+	t.Helper()
+	s := yodel.NewServer(&yodel.ServerOptions{NoIntrospection: true, Logger: slog.New(slog.DiscardHandler)})
+	inspect.Health.Handle(s, func(context.Context, *inspect.Empty) (*introspect.Health, error) {
+		return &introspect.Health{Serving: true}, nil
+	})
+	inspect.Info.Handle(s, func(context.Context, *inspect.Empty) (*introspect.Info, error) { return &introspect.Info{}, nil })
+	inspect.Rules.Handle(s, func(context.Context, *inspect.Empty) (*introspect.Rules, error) {
+		return &introspect.Rules{Name: "web", Rules: []introspect.RuleState{
+			{Service: "Shop", ID: "try", Kind: "canary", Revision: 1, State: "active", Hits: 9, Held: "held back by outlier: version v2 took 3 of 20 calls that were meant for it"},
+		}}, nil
+	})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-served; err != nil && !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+	return l.Addr().String()
+}
+
+// The pages say why a setting of an operator cannot be read, also for an instance that is down, and
+// why the instances of a canary get too few calls. The form of the setting says what it replaces.
+func TestBrowserSaysWhyRecordsOfOperatorsDoNotAct(t *testing.T) {
+	const down = "127.0.0.1:1"
+	r := memory.New(&registry.Options{Logger: slog.New(slog.DiscardHandler)})
+	for _, addr := range []string{down, serveHeld(t)} {
+		must(t, r.Announce(t.Context(), "Shop", yodel.Instance{Addr: addr, Version: "v2"}, 0))
+	}
+	must(t, r.Keep(t.Context(), "Shop", "overrides", down, []byte(`{"state":"disabled"}`)))
+	book, err := rules.Open(r)
+	must(t, err)
+	_, err = book.Put(t.Context(), rules.Rule{Service: "Shop", ID: "try", Author: "ann", Reason: "x", Canary: &rules.Canary{To: rules.Target{Version: "v2"}, Percent: 10}})
+	must(t, err)
+	b := newBrowser(t)
+	c := newConsole(t, &shop{registry: r}, nil)
+	base := serveConsole(t, c)
+	b.enter(c, base, "Shop")
+	for language, want := range map[string]struct{ setting, replaces, held string }{
+		"en": {
+			`a setting that cannot be read: the state "disabled" is neither "active" nor "inactive"`, "This replaces a setting that cannot be read",
+			"its instances take less than half of the calls that are meant for them: held back by outlier: version v2 took 3 of 20 calls that were meant for it",
+		},
+		"zh": {
+			`无法读取的设置：状态 "disabled" 既不是 "active" 也不是 "inactive"`, "将替换一条无法读取的设置",
+			"目标实例接收的调用不到应得的一半：被离群剔除拦下：版本 v2 只接收了应得 20 个调用中的 3 个",
+		},
+	} {
+		b.eval(fmt.Sprintf("localStorage.setItem('yodel-language', %q)", language))
+		for _, path := range []string{"/services/Shop?tab=instances", "/registry", "/services/Shop/" + down} {
+			b.open(base+path, want.setting)
+			b.check(path)
+			b.shoot("setting-" + language)
+		}
+		b.click("#set-instance")
+		b.waitFor(want.replaces)
+		b.open(base+"/rules?service=Shop&rule=Shop/try", want.held)
+		b.check("rule")
+		b.shoot("held-" + language)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/inspect"
+	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -61,24 +63,23 @@ func (c *Console) tap(w http.ResponseWriter, r *http.Request, user User) {
 		reply(w, r, nil, err)
 		return
 	}
-	service, err := s.find(r)
-	if err != nil {
-		reply(w, r, nil, err)
-		return
+	services, within := s.Services, "any service"
+	if r.FormValue("service") != "" {
+		one, err := s.find(r)
+		if err != nil {
+			reply(w, r, nil, err)
+			return
+		}
+		services, within = []*fleet.Service{one}, one.Name
 	}
 	if why := c.taps.add(user.Name, 1); why != "" {
 		refuse(w, r, http.StatusTooManyRequests, why)
 		return
 	}
 	defer c.taps.add(user.Name, -1)
-	var addrs []string
-	for _, in := range service.Instances {
-		if want := r.FormValue("addr"); in.Live != nil && (want == "" || want == in.Addr) && len(addrs) < tapped {
-			addrs = append(addrs, in.Addr)
-		}
-	}
+	addrs := tappable(services, r.FormValue("addr"))
 	if len(addrs) == 0 {
-		reply(w, r, nil, yodel.Errorf(yodel.NotFound, "no instance of %s shares live data: set ServerOptions.Diagnostics", service.Name))
+		reply(w, r, nil, yodel.Errorf(yodel.NotFound, "no instance of %s shares live data: set ServerOptions.Diagnostics", within))
 		return
 	}
 	slower, _ := strconv.Atoi(r.FormValue("slower")) // 0 is all
@@ -96,8 +97,28 @@ func (c *Console) tap(w http.ResponseWriter, r *http.Request, user User) {
 	defer context.AfterFunc(c.ctx, cancel)() //nolint:contextcheck // the end of the console ends the tap too
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
-	h.Set("Cache-Control", "no-store")
-	c.stream(ctx, w, service.Name, addrs, &q)
+	h.Set("Cache-Control", "no-store, no-transform") // a proxy that compresses would hold calls back
+	h.Set("X-Accel-Buffering", "no")                 // nginx would hold calls back
+	c.stream(ctx, w, services, addrs, &q)
+}
+
+// tappable returns the addresses of instances whose calls can be watched, in turn of each service.
+// Addr is the only one that is wanted, or "".
+func tappable(services []*fleet.Service, addr string) (addrs []string) {
+	for i, more := 0, true; more && len(addrs) < tapped; i++ {
+		more = false
+		for _, service := range services {
+			if i >= len(service.Instances) || len(addrs) == tapped {
+				continue
+			}
+			more = true
+			in := service.Instances[i]
+			if in.Live != nil && (addr == "" || addr == in.Addr) && !slices.Contains(addrs, in.Addr) {
+				addrs = append(addrs, in.Addr)
+			}
+		}
+	}
+	return addrs
 }
 
 // A tappedCall is a call, and the instance that executed it.
@@ -108,7 +129,11 @@ type tappedCall struct {
 }
 
 // stream taps instances and writes what they send, until ctx ends or the page is gone.
-func (c *Console) stream(ctx context.Context, w http.ResponseWriter, service string, addrs []string, q *introspect.TapQuery) {
+func (c *Console) stream(ctx context.Context, w http.ResponseWriter, services []*fleet.Service, addrs []string, q *introspect.TapQuery) {
+	of := make(map[string]bool)
+	for _, service := range services {
+		of[service.Name] = true
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	calls := make(chan tappedCall, perSecond)
@@ -118,7 +143,7 @@ func (c *Console) stream(ctx context.Context, w http.ResponseWriter, service str
 	defer cancel()
 	for _, addr := range addrs {
 		tapping.Go(func() {
-			if err := c.follow(ctx, addr, service, q, calls); err != nil && ctx.Err() == nil {
+			if err := c.follow(ctx, addr, of, q, calls); err != nil && ctx.Err() == nil {
 				failed <- addr + ": " + errorText(err)
 			}
 		})
@@ -185,8 +210,8 @@ func (l *limiter) pass(now time.Time, one *introspect.Tapped) bool {
 	return true
 }
 
-// follow passes the calls of an instance on, until ctx or the feed ends.
-func (c *Console) follow(ctx context.Context, addr, service string, q *introspect.TapQuery, calls chan<- tappedCall) error {
+// follow passes the calls of an instance on that are of some services, until ctx or the feed ends.
+func (c *Console) follow(ctx context.Context, addr string, of map[string]bool, q *introspect.TapQuery, calls chan<- tappedCall) error {
 	client, err := c.fleet.client(ctx, addr)
 	if err != nil {
 		return err
@@ -196,7 +221,7 @@ func (c *Console) follow(ctx context.Context, addr, service string, q *introspec
 		if err != nil {
 			return err
 		}
-		if one.Method != "" && !isOf(one.Method, service) || !limit.pass(time.Now(), one) {
+		if one.Method != "" && !of[fleet.ServiceOf(one.Method)] || !limit.pass(time.Now(), one) {
 			continue
 		}
 		select {

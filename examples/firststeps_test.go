@@ -6,88 +6,116 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/yodel-rpc/yodel/internal/pagetest"
+	"github.com/yodel-rpc/yodel/internal/realserver"
 )
 
-// A reader who follows a page from an empty folder gets a program that builds, without the
-// workspace of this repository.
+// A reader who types the commands of a page in an empty folder beside a clone gets what the page
+// says, without the workspace of this repository.
 func TestPagesBeginInAnEmptyFolder(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("the pages show commands for a Unix shell")
-	}
-	readme, protobuf := read(t, "../README.md"), read(t, "../docs/protobuf.md")
 	t.Run("README.md", func(t *testing.T) {
-		e := newEmptyFolder(t, "GOPROXY=off") // so no other module can be needed
-		e.run(t, shell(t, readme, "mkdir hello"))
-		e.enter("hello")
-		e.copy(t, "first/main.go", "main.go") // package house compares it with the page
-		for _, command := range []string{"go mod tidy", "go run . -serve"} {
-			if !strings.Contains(readme, "`"+command+"`") {
-				t.Fatalf("the page does not show %q", command)
-			}
-		}
-		e.run(t, "go mod tidy")
-		e.run(t, "go build .")
+		o := besideClone(t, "GOPROXY=off") // no other module is needed
+		o.Env = append(o.Env, tools(t, o, "grpcurl", "github.com/fullstorydev/grpcurl/cmd/grpcurl"))
+		o.Replace = append(o.Replace, "127.0.0.1:8972", realserver.FreeAddr(t))
+		o.Without = append(o.Without, withoutCurl(t)...)
+		pagetest.Run(t, "../README.md", o)
 	})
 	t.Run("docs/protobuf.md", func(t *testing.T) {
-		e := newEmptyFolder(t)
-		e.run(t, "mkdir shop && cd shop && go mod init shop")
-		e.enter("shop")
-		e.copy(t, "../codec/protobuf/example_test.go", "shop_test.go") // the program that the page shows
-		e.run(t, shell(t, protobuf, "go mod edit -replace"))
-		e.run(t, "go test -vet=off .")
+		o := besideClone(t)
+		files := map[string]string{
+			"shop_test.go": read(t, "../codec/protobuf/example_test.go"), // the program that the page shows
+			"shop.proto":   "syntax = \"proto3\";\noption go_package = \"example.com/shop/shoppb\";\nmessage Order { string sku = 1; }\n",
+		}
+		for name, text := range files {
+			if err := os.WriteFile(filepath.Join(o.Dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		enter(t, o, "go mod init shop")
+		if os.Getenv("YODEL_REAL") != "all" {
+			o.Without = []string{"go install"} // protoc, in C++, and the newest generator
+		}
+		enter(t, o, "go env GOMODCACHE >modcache")
+		o.Env = append(o.Env, "GOBIN=", "GOPATH="+t.TempDir(), "GOMODCACHE="+strings.TrimSpace(read(t, filepath.Join(o.Dir, "modcache"))))
+		pagetest.Run(t, "../docs/protobuf.md", o)
+		enter(t, o, "go test -vet=off shop_test.go")
+	})
+	t.Run("docs/discovery.md", func(t *testing.T) {
+		server := realserver.Etcd(t)
+		o := besideClone(t, "ETCDCTL_ENDPOINTS="+server.Addr)
+		o.Env = append(o.Env, tools(t, o, "etcdctl", "go.etcd.io/etcd/etcdctl/v3"))
+		if n := pagetest.Run(t, "../docs/discovery.md", o); n == 0 {
+			t.Error("the page has no commands")
+		}
+	})
+	t.Run("docs/tutorial.md", func(t *testing.T) {
+		server := realserver.Etcd(t)
+		o := besideClone(t, "ETCDCTL_ENDPOINTS="+server.Addr)
+		o.Env = append(o.Env, tools(t, o, "etcdctl", "go.etcd.io/etcd/etcdctl/v3"))
+		o.Replace = append(o.Replace, "127.0.0.1:2379", server.Addr)
+		for _, addr := range []string{"127.0.0.1:8971", "127.0.0.1:8972", "127.0.0.1:8973", "127.0.0.1:8974"} {
+			o.Replace = append(o.Replace, addr, realserver.FreeAddr(t))
+		}
+		o.Without = append(o.Without, withoutCurl(t)...)
+		if os.Getenv("YODEL_REAL") != "all" {
+			o.Without = append(o.Without, "go run -C") // the command yodel takes minutes to compile
+		}
+		if n := pagetest.Run(t, "../docs/tutorial.md", o); n < 10 {
+			t.Errorf("the page has %d commands", n)
+		}
 	})
 }
 
-// shell returns the first block of commands in a page that begins so.
-func shell(t *testing.T, page, begin string) string {
-	t.Helper()
-	_, commands, ok := strings.Cut(page, "```sh\n"+begin)
-	commands, _, ends := strings.Cut(commands, "```")
-	if !ok || !ends {
-		t.Fatalf("the page has no block of commands that begins with %q", begin)
-	}
-	return begin + commands
-}
-
-// An emptyFolder is where a reader begins, beside a clone of yodel.
-type emptyFolder struct {
-	dir string
-	env []string
-}
-
-func newEmptyFolder(t *testing.T, env ...string) *emptyFolder {
+// besideClone returns options for a page that a reader begins in an empty folder beside a clone.
+// The path of this repository stands for that of the clone, so that what other tests have compiled
+// is compiled already.
+func besideClone(t *testing.T, env ...string) *pagetest.Options {
 	t.Helper()
 	clone, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	if err := os.Symlink(clone, filepath.Join(dir, "yodel")); err != nil {
-		t.Fatal(err)
+	flags := "GOFLAGS=-buildvcs=false"
+	if raceDetector() {
+		flags += " -race"
 	}
-	// With -trimpath the build cache serves any folder.
-	return &emptyFolder{dir, append(os.Environ(), append(env, "GOWORK=off", "GOFLAGS=-buildvcs=false -trimpath", "GO111MODULE=")...)}
+	return &pagetest.Options{
+		Dir:     t.TempDir(),
+		Env:     append(env, "GOWORK=", "GO111MODULE=", flags),
+		Replace: []string{"git clone https://github.com/yodel-rpc/yodel\n", "\n", "../yodel", clone},
+	}
 }
 
-func (e *emptyFolder) enter(name string) { e.dir = filepath.Join(e.dir, name) }
-
-// run runs commands as the reader would, each of which has to succeed.
-func (e *emptyFolder) run(t *testing.T, commands string) {
+// enter runs a command in the folder where a page begins.
+func enter(t *testing.T, o *pagetest.Options, command string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "sh", "-ec", commands)
-	cmd.Dir, cmd.Env = e.dir, e.env
+	cmd := exec.CommandContext(t.Context(), "sh", "-ec", command)
+	cmd.Dir, cmd.Env = o.Dir, append(os.Environ(), o.Env...)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", commands, err, out)
+		t.Fatalf("%s: %v\n%s", command, err, out)
 	}
 }
 
-// copy copies a file of the repository into the folder.
-func (e *emptyFolder) copy(t *testing.T, from, to string) {
+// tools returns a PATH with a program that Go builds. Without YODEL_REAL it is not built, and its
+// commands do not run.
+func tools(t *testing.T, o *pagetest.Options, name, pkg string) string {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(e.dir, to), []byte(read(t, from)), 0o600); err != nil {
-		t.Fatal(err)
+	path := "PATH=" + os.Getenv("PATH")
+	if os.Getenv("YODEL_REAL") == "" {
+		o.Without = append(o.Without, name)
+		return path
 	}
+	return path + string(filepath.ListSeparator) + filepath.Dir(realserver.Tool(t, name, pkg))
+}
+
+// withoutCurl returns curl if this machine has none that knows --json.
+func withoutCurl(t *testing.T) []string {
+	t.Helper()
+	if exec.CommandContext(t.Context(), "curl", "--json", "{}", "--version").Run() != nil {
+		return []string{"curl"}
+	}
+	return nil
 }

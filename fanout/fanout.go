@@ -7,6 +7,9 @@
 //	quote, err := fanout.First(ctx, client, GetQuote, &Query{"GOOG"}, nil)              // the first success wins
 //	receipts, err := fanout.Inform(ctx, client, inspect.Stats, &inspect.Empty{}, nil)  // a receipt for each
 //
+// Merge makes one reply of the receipts. Broadcasting and Forking are middleware that make every
+// call of a client a Broadcast or a First.
+//
 // Each endpoint gets a separate call with its own reply. The call is pinned to the endpoint (see
 // yodel.Call.Endpoint) and goes through all of the client's middleware. If an endpoint is not ready
 // or cannot be reached, its call fails: no endpoint is skipped silently. If no instance is known,
@@ -23,6 +26,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"strings"
 	"sync"
@@ -111,12 +115,17 @@ func FirstCall(ctx context.Context, c *yodel.Client, call *yodel.Call, o *Option
 	if winner == nil {
 		return failure("YDL3523", call, outcomes)
 	}
-	takeOver(call.Reply, winner.Reply)
-	call.Trailer, call.ReplyAttachment = winner.Trailer, winner.ReplyAttachment
-	if md := winner.Header(); md != nil {
+	takeAll(call, winner)
+	return nil
+}
+
+// takeAll copies the reply, header, trailer and attachment of a copy of call to call.
+func takeAll(call, from *yodel.Call) {
+	takeOver(call.Reply, from.Reply)
+	call.Trailer, call.ReplyAttachment = from.Trailer, from.ReplyAttachment
+	if md := from.Header(); md != nil {
 		call.SetHeader(md)
 	}
-	return nil
 }
 
 // InformCall is Inform for a Call with any fields except Ordered.
@@ -325,4 +334,76 @@ func receipts[Out any](outcomes []Outcome) []Receipt[Out] {
 		}
 	}
 	return all
+}
+
+// Merge makes one reply of the replies of several endpoints. It begins with an empty reply and
+// calls add with each reply, in the order of the receipts. Concat and Union are such functions:
+//
+//	receipts, err := fanout.Inform(ctx, client, ListOrders, &query, nil)
+//	orders, err := fanout.Merge(receipts, fanout.Concat)
+//
+// If calls have failed, Merge returns the reply of the others and an error that names the failed
+// endpoints and wraps their errors.
+func Merge[Out any](receipts []Receipt[Out], add func(all, one *Out)) (*Out, error) {
+	all := new(Out)
+	var errs []error
+	for i := range receipts {
+		switch r := &receipts[i]; {
+		case r.Err != nil:
+			errs = append(errs, fmt.Errorf("%s: %w", r.Addr, r.Err))
+		case r.Reply != nil:
+			add(all, r.Reply)
+		}
+	}
+	return all, errors.Join(errs...)
+}
+
+// Concat appends the elements of a list: see Merge.
+func Concat[S ~[]E, E any](all, one *S) { *all = append(*all, *one...) }
+
+// Union adds the entries of a map: see Merge. If several endpoints have a key, the last one counts.
+func Union[M ~map[K]V, K comparable, V any](all, one *M) {
+	if *all == nil {
+		*all = make(M, len(*one))
+	}
+	maps.Copy(*all, *one)
+}
+
+// Broadcasting is middleware that makes every call of a client a Broadcast: the client calls all
+// endpoints, and the call succeeds if all of them do. Its reply is that of the first endpoint in
+// the list. O may be nil.
+//
+// Put it outermost. The call of each endpoint passes through all middleware of the client. Calls
+// that are pinned to an endpoint, streams and ordered calls are not broadcast.
+func Broadcasting(o *Options) yodel.Middleware {
+	return everywhere(func(ctx context.Context, c *yodel.Client, call *yodel.Call) error {
+		outcomes, err := BroadcastCall(ctx, c, call, o)
+		if err != nil {
+			return err
+		}
+		takeAll(call, outcomes[0].Call)
+		return nil
+	})
+}
+
+// Forking is middleware that makes every call of a client a First: the client calls all endpoints,
+// and the first reply counts. O may be nil. It has its place in the chain as Broadcasting does, and
+// concerns the same calls.
+func Forking(o *Options) yodel.Middleware {
+	return everywhere(func(ctx context.Context, c *yodel.Client, call *yodel.Call) error {
+		return FirstCall(ctx, c, call, o)
+	})
+}
+
+// everywhere returns middleware that makes the calls of a client with do.
+func everywhere(do func(ctx context.Context, c *yodel.Client, call *yodel.Call) error) yodel.Middleware {
+	return func(next yodel.Handler) yodel.Handler {
+		return func(ctx context.Context, call *yodel.Call) error {
+			c := call.Client()
+			if c == nil || call.Endpoint != nil || call.Ordered || call.Streams() {
+				return next(ctx, call)
+			}
+			return do(ctx, c, call)
+		}
+	}
 }

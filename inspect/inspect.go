@@ -51,4 +51,8 @@ const (
 	// Rules returns the rules that the process follows, with their counters: see package rules. The
 	// rules name callers and services, so it answers only if ServerOptions.Diagnostics is set.
 	Rules yodel.Method[Empty, introspect.Rules] = "yodel.Rules"
+
+	// Actors returns the actors with the longest inboxes of a process that uses package actor. It
+	// answers only if ServerOptions.Diagnostics is set.
+	Actors yodel.Method[introspect.ActorsQuery, introspect.Actors] = "actors.List"
 )

@@ -7,6 +7,9 @@ package introspect
 
 import (
 	"cmp"
+	"fmt"
+	"math"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -21,6 +24,37 @@ type Info struct {
 	// Overrides are the settings of operators for the server in registries. They take precedence
 	// over the values that the server announces.
 	Overrides []Override `json:"overrides,omitempty"`
+	// Limits is only set with ServerOptions.Diagnostics.
+	Limits *Limits `json:"limits,omitempty"`
+}
+
+// Limits is what a server may use, as far as yodel.ServerOptions and yodel.Limits bound it.
+type Limits struct {
+	MaxConns   int `json:"maxConns"`
+	MaxOpen    int `json:"maxOpen"`    // open requests
+	MaxMemory  int `json:"maxMemory"`  // bytes
+	MaxMessage int `json:"maxMessage"` // bytes
+	ConnOpen   int `json:"connOpen"`   // open requests of a connection
+	ConnMemory int `json:"connMemory"` // bytes of a connection
+}
+
+// String returns the limits in words, or "" for nil.
+func (l *Limits) String() string {
+	if l == nil {
+		return ""
+	}
+	return fmt.Sprintf("%d connections, %d open requests (%d of a connection), %s of memory (%s of a connection), messages of %s",
+		l.MaxConns, l.MaxOpen, l.ConnOpen, size(l.MaxMemory), size(l.ConnMemory), size(l.MaxMessage))
+}
+
+// size returns a number of bytes with at most one decimal.
+func size(n int) string {
+	units, f := []string{"B", "KiB", "MiB", "GiB", "TiB"}, float64(n)
+	i := 0
+	for ; f >= 1024 && i < len(units)-1; i++ {
+		f /= 1024
+	}
+	return strconv.FormatFloat(math.Round(f*10)/10, 'f', -1, 64) + " " + units[i]
 }
 
 // An Override is the setting of an operator for an instance of a service in a registry.
@@ -30,6 +64,8 @@ type Override struct {
 	Addr     string `json:"addr"`
 	State    string `json:"state,omitempty"`  // empty: the instance's own state counts
 	Weight   int    `json:"weight,omitempty"` // 0: the instance's own weight counts
+	// Problem is why the setting cannot be read. Such a setting overrides nothing.
+	Problem string `json:"problem,omitempty"`
 }
 
 // Compare orders overrides by service, registry and address.
@@ -47,6 +83,13 @@ type Method struct {
 	Kind       string   `json:"kind,omitempty"` // feed, upload or duplex; empty for one request and one reply
 	Idempotent bool     `json:"idempotent,omitempty"`
 	ReadOnly   bool     `json:"readOnly,omitempty"` // callers over HTTP may use GET
+}
+
+// Infrastructure reports whether a service describes servers and belongs to no program: the
+// built-in service, and health and reflection of gRPC. Servers do not announce it, and lists and
+// metrics leave it out.
+func Infrastructure(service string) bool {
+	return service == "yodel" || strings.HasPrefix(service, "grpc.health.") || strings.HasPrefix(service, "grpc.reflection.")
 }
 
 // Schema describes a type of Go. A type that contains itself is described in the outermost place.
@@ -114,7 +157,8 @@ type MethodStats struct {
 	Hedges  uint64 `json:"hedges,omitempty"`
 	// Latency has the number of calls in each bucket. On a server it is how long the calls took
 	// there, including middleware and decoding. On a client it is how long they took for the
-	// caller, with all attempts.
+	// caller, with all attempts. It lacks streams, whose duration is no latency, and canceled
+	// calls.
 	Latency []Bucket `json:"latency,omitempty"`
 	// Took is how long the calls in Latency took together.
 	Took time.Duration `json:"took,omitempty"`
@@ -174,7 +218,7 @@ type EndpointStats struct {
 	// to it.
 	Picks       uint64 `json:"picks"`
 	Attempts    uint64 `json:"attempts"`              // attempts that were sent
-	Failed      uint64 `json:"failed,omitempty"`      // attempts that ended with an error
+	Failed      uint64 `json:"failed,omitempty"`      // attempts that ended with an error, and were not canceled
 	Unconnected uint64 `json:"unconnected,omitempty"` // picks that found no connection
 	Inflight    int    `json:"inflight,omitempty"`    // attempts in flight, and calls that wait for a connection
 	Load        int    `json:"load,omitempty"`        // calls that the server is working on, as far as the client knows
@@ -204,5 +248,5 @@ type Conn struct {
 
 // Health is the state of a server.
 type Health struct {
-	Serving bool `json:"serving"` // false while the server is shutting down
+	Serving bool `json:"serving"` // false while the server is shutting down, or is not ready
 }

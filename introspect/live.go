@@ -18,6 +18,8 @@ type LiveQuery struct {
 	Peer   string `json:"peer,omitempty"`
 	// Histograms asks for Series.Latency.
 	Histograms bool `json:"histograms,omitempty"`
+	// Tenants is how many tenants of each method Live.Tenants may have. 0 means none.
+	Tenants int `json:"tenants,omitempty"`
 }
 
 // Live is what a process has measured in the course of time: the calls that its server has
@@ -30,11 +32,25 @@ type Live struct {
 	Series []Series `json:"series"`
 	// Inflight has the calls that the server is executing, by method.
 	Inflight map[string]int64 `json:"inflight,omitempty"`
+	// Tenants has the tenants for which a method was executed most often in the last minute, if
+	// LiveQuery.Tenants asks for them. It is sorted by method, and then by calls.
+	Tenants []TenantCalls `json:"tenants,omitempty"`
 	// Left counts the series that were left out, because the memory for live data is used up, or
 	// because the reply would be too large.
 	Left    int     `json:"left,omitempty"`
 	Events  []Event `json:"events,omitempty"` // the oldest first
 	Process Process `json:"process"`
+}
+
+// A TenantCalls is the calls of one method that a server has executed for one tenant in the last
+// minute. A server knows a bounded number of tenants. If there are more, the calls of a tenant that
+// displaced another one count from then on.
+type TenantCalls struct {
+	Method  string `json:"method"`
+	Tenant  string `json:"tenant"` // yodel.Call.Tenant
+	Calls   uint64 `json:"calls"`
+	Failed  uint64 `json:"failed,omitempty"`  // those with the outcome Failed
+	Limited uint64 `json:"limited,omitempty"` // those with the outcome Limited
 }
 
 // A Series has what became of the calls of one method with one peer. All its lists have an element
@@ -43,11 +59,13 @@ type Series struct {
 	Side   string `json:"side"` // "server": calls that the process has executed; "client": calls that it has made
 	Method string `json:"method"`
 	// Peer is the name of the caller on the server's side, and the address of the instance on the
-	// client's. It is empty if the caller has no name.
+	// client's. It is empty if the caller has no name, and for calls that the client has sent to no
+	// instance, for example because a rule refused them.
 	Peer   string              `json:"peer,omitempty"`
 	Calls  []uint64            `json:"calls"`            // calls that have ended
 	Errors map[string][]uint64 `json:"errors,omitempty"` // by code
-	// P50, P90 and P99 are quantiles of the latency, in nanoseconds; 0 if there were no calls.
+	// P50, P90 and P99 are quantiles of the latency, in nanoseconds; 0 if no call was measured.
+	// Streams, whose duration is no latency, and canceled calls are not measured.
 	P50 []time.Duration `json:"p50"`
 	P90 []time.Duration `json:"p90"`
 	P99 []time.Duration `json:"p99"`
@@ -59,7 +77,7 @@ type Series struct {
 // An Event is something that has changed in a process.
 type Event struct {
 	At   time.Time `json:"at"`
-	Kind string    `json:"kind"` // "instance up", "instance down", "not ready", "ready", "rule", "drain", "start"
+	Kind string    `json:"kind"` // "instance up", "instance down", "not ready", "ready", "ejected", "readmitted", "rule", "drain", "start"
 	// Object is what has changed: the address of an instance, or the service and the ID of a rule,
 	// such as Shop/canary-7f3a.
 	Object string `json:"object"`
@@ -112,6 +130,9 @@ type ConnInfo struct {
 	Protocol string    `json:"protocol"`
 	TLS      bool      `json:"tls,omitempty"`
 	Since    time.Time `json:"since"`
+	// Unlisted says that the client's resolver no longer reports the server. The client goes on
+	// calling it while that is in doubt, or until its calls have ended.
+	Unlisted bool `json:"unlisted,omitempty"`
 	Conn
 }
 
@@ -119,6 +140,7 @@ type ConnInfo struct {
 type TapQuery struct {
 	Method string        `json:"method,omitempty"` // empty: all
 	Peer   string        `json:"peer,omitempty"`
+	Tenant string        `json:"tenant,omitempty"`
 	Failed bool          `json:"failed,omitempty"` // only those
 	Slower time.Duration `json:"slower,omitempty"` // only calls that took at least so long
 	// PerSecond is how many calls are sent in a second at most. 0 means 100; at most 1000.
@@ -130,6 +152,7 @@ type Tapped struct {
 	At      time.Time     `json:"at"`
 	Method  string        `json:"method,omitempty"`
 	Peer    string        `json:"peer,omitempty"` // the name of the caller, or its address
+	Tenant  string        `json:"tenant,omitempty"`
 	Code    string        `json:"code,omitempty"` // empty if the call succeeded
 	Message string        `json:"message,omitempty"`
 	Took    time.Duration `json:"took,omitempty"`

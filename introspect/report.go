@@ -41,6 +41,9 @@ type CallReport struct {
 	Budget      *Budget       `json:"budget,omitempty"`  // of attempts; nil if there is none
 	Criticality int           `json:"criticality,omitempty"`
 	Tenant      string        `json:"tenant,omitempty"`
+	// Trace is the ID of the trace to which the call belongs: 32 hexadecimal digits. It is empty if
+	// the call has no trace context.
+	Trace string `json:"trace,omitempty"`
 
 	// The following fields are set on the client.
 
@@ -56,7 +59,8 @@ type CallReport struct {
 
 	// The following fields are set on the server.
 
-	Peer    string `json:"peer,omitempty"`    // the caller
+	Peer    string `json:"peer,omitempty"`    // the address of the caller
+	Caller  string `json:"caller,omitempty"`  // the name that the caller has given itself
 	Attempt int    `json:"attempt,omitempty"` // how many times the caller had sent it before
 	// Queue is the time until the method began: receiving the request, waiting, middleware,
 	// decoding.
@@ -169,22 +173,28 @@ type Note struct {
 type SamplesQuery struct {
 	Method    string `json:"method,omitempty"` // only this method; empty means all
 	Side      string `json:"side,omitempty"`   // only "client" or only "server"; empty means both
-	Failed    bool   `json:"failed,omitempty"`
+	Failed    bool   `json:"failed,omitempty"` // without canceled calls
 	Slow      bool   `json:"slow,omitempty"`
 	Explained bool   `json:"explained,omitempty"`
-	Limit     int    `json:"limit,omitempty"` // the maximum number of records; 0 means all
+	Trace     string `json:"trace,omitempty"`  // only calls of this trace: its ID, or a traceparent
+	Tenant    string `json:"tenant,omitempty"` // only calls for this tenant
+	Limit     int    `json:"limit,omitempty"`  // the maximum number of records; 0 means all
 }
 
 // Samples has the records that a client or server has kept, newest first. It also counts the calls
 // that could have a record. A call of several kinds is counted once: as one that was to be
-// explained, or else as one that failed.
+// explained, or else as one that failed or was canceled.
 type Samples struct {
 	Calls     []CallReport `json:"calls"`
 	Failed    uint64       `json:"failed"`
+	Canceled  uint64       `json:"canceled"` // by their callers; they did not fail
 	Slow      uint64       `json:"slow"`
 	Explained uint64       `json:"explained"`
 	LeftOut   uint64       `json:"leftOut"` // calls without a record, because there were too many at a time
 }
+
+// Failed reports whether the call failed. A call that its caller has canceled did not.
+func (r *CallReport) Failed() bool { return r.Code != "" && OutcomeOf(r.Code) != Canceled }
 
 // Error returns the record as text for people. This method makes a CallReport an error, so that
 // errors.As finds it in the error of a call.
@@ -196,6 +206,9 @@ func (r *CallReport) String() string {
 	p.linef("call", "%s", r.headline())
 	if terms := r.terms(); terms != "" {
 		p.linef("terms", "%s", terms)
+	}
+	if r.Trace != "" {
+		p.linef("trace", "%s", r.Trace)
 	}
 	if r.Side == "server" {
 		r.printServer(&p)
@@ -245,7 +258,11 @@ func (r *CallReport) headline() string {
 		what += " (" + r.Kind + ")"
 	}
 	if r.Side == "server" {
-		return fmt.Sprintf("%s, carried out for %s%s, %s", what, r.Peer, at, outcome)
+		caller := r.Peer
+		if r.Caller != "" {
+			caller = r.Caller + " (" + r.Peer + ")"
+		}
+		return fmt.Sprintf("%s, carried out for %s%s, %s", what, caller, at, outcome)
 	}
 	return fmt.Sprintf("%s, made%s, %s", what, at, outcome)
 }

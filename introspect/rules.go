@@ -29,4 +29,7 @@ type RuleState struct {
 	Hits uint64 `json:"hits"`
 	Good uint64 `json:"good,omitempty"`
 	Bad  uint64 `json:"bad,omitempty"`
+	// Held says why the instances of an active canary took less than half of the calls that were
+	// meant for them lately, for example "held back by outlier: …". Empty if they took more.
+	Held string `json:"held,omitempty"`
 }

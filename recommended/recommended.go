@@ -14,9 +14,9 @@
 // again only to that process, and the call fails if the process has ended. To let other servers
 // take over, give all of them a shared store: yodel.ServerOptions.Keys with a once.Options.Store.
 // The extra load is bounded: retries are at most a tenth of the calls, and hedges a twentieth. The
-// root package does the following without a chain: it sends calls that were certainly not executed
-// to another endpoint, passes deadlines and budgets on, recovers panics, and does not begin work
-// whose deadline has passed.
+// root package does the following without a chain: it sends calls that an unavailable server has
+// not begun to execute to another endpoint, passes deadlines and budgets on, recovers panics, and
+// does not begin work whose deadline has passed.
 package recommended
 
 import (

@@ -37,8 +37,8 @@ func (r *Registry) Kept(ctx context.Context, name, kind string, update func(reco
 	return of.Watch(ctx, func(instances []yodel.Instance) { update(RecordsIn(instances)) })
 }
 
-// KeptServices returns the services that have, or had, records of a kind. It returns an error if
-// the store cannot list names.
+// KeptServices returns all services that have, or had, records of a kind. If it returns an error,
+// the names may be incomplete. It returns an error if the store cannot list names.
 func (r *Registry) KeptServices(ctx context.Context, kind string) ([]string, error) {
 	lister, ok := r.store.(Lister)
 	if !ok {

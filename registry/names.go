@@ -4,11 +4,12 @@ package registry
 
 import (
 	"context"
-	"errors"
+	"crypto/rand"
 	"fmt"
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/yodel-rpc/yodel"
 )
@@ -16,9 +17,14 @@ import (
 // A Lister is a Store that can list folders without reading the values in them. With a Lister, the
 // error of a client without instances names the services that exist.
 type Lister interface {
-	// List returns the names of the folders directly below prefix, which ends with a slash. It may
-	// omit names after the first few hundred.
+	// List returns the names of all folders directly below prefix, which ends with a slash. If it
+	// returns an error, the names may be incomplete.
 	List(ctx context.Context, prefix string) ([]string, error)
+}
+
+// Describe implements the optional method of yodel.Registrar.
+func (r *Registry) Describe() yodel.Description {
+	return yodel.Description{Overrides: r.Overrides, Override: r.Override, Writable: r.Writable}
 }
 
 // String names the registry in logs, without secrets, for example "etcd at 10.0.0.1:2379". A Store
@@ -41,9 +47,9 @@ func (s *service) String() string {
 	return fmt.Sprintf("service %q in %s (keys %s…)", s.name, where, s.prefix)
 }
 
-// Services returns the names of the services in the registry, sorted. It returns an error if the
-// store is not a Lister. It may omit names after the first few hundred, and may return names of
-// services that have no instance any more.
+// Services returns the names of all services in the registry, sorted. It may return names of
+// services that have no instance any more. If it returns an error, the names may be incomplete. It
+// returns an error if the store is not a Lister.
 func (r *Registry) Services(ctx context.Context) ([]string, error) {
 	lister, ok := r.store.(Lister)
 	if !ok {
@@ -60,71 +66,37 @@ func (r *Registry) Services(ctx context.Context) ([]string, error) {
 	return slices.Compact(names), err
 }
 
-// Services implements the optional method of yodel.Resolver.
-func (s *service) Services(ctx context.Context) (asked string, known []string, err error) {
-	known, err = s.Registry.Services(ctx)
+// hintTime bounds how long a resolver lists services for the hints in the errors of a client. The
+// clients of a service without instances must not keep the registry busy.
+const hintTime = 500 * time.Millisecond
+
+// A writer is a Store that can say whether it takes writes, without a change: for example, a
+// replica does not, nor does a full disk.
+type writer interface {
+	// Writable returns why key, which does not exist, could not be put.
+	Writable(ctx context.Context, key string) error
+}
+
+// Writable returns an error if servers cannot announce themselves, because the store takes no
+// writes, or none with the credentials of this registry. It changes nothing: if the store cannot
+// say, Writable deletes a key that does not exist.
+func (r *Registry) Writable(ctx context.Context) error {
+	key := r.opts.Prefix + "/^writable/" + rand.Text() // no service has such a name
+	if w, ok := r.store.(writer); ok {
+		return w.Writable(ctx, key)
+	}
+	return r.store.Delete(ctx, key)
+}
+
+// hint returns the name of the service and those of all services. They may be incomplete.
+func (s *service) hint(ctx context.Context) (asked string, known []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, hintTime)
+	defer cancel()
+	known, err = s.Services(ctx)
+	if len(known) > 0 {
+		err = nil
+	}
 	return s.name, known, err
-}
-
-// String describes the resolver in errors and logs.
-func (s *several) String() string {
-	names := make([]string, 0, len(s.resolvers))
-	for _, r := range s.resolvers {
-		names = append(names, nameOf(r))
-	}
-	return strings.Join(names, " and ")
-}
-
-// Services implements the optional method of yodel.Resolver. It asks the first resolver that can
-// list services.
-func (s *several) Services(ctx context.Context) (asked string, known []string, err error) {
-	err = errors.New("no resolver can list services")
-	for _, r := range s.resolvers {
-		if asked, known, err = servicesOf(ctx, r); err == nil {
-			return asked, known, nil
-		}
-	}
-	return "", nil, err
-}
-
-// ServiceName implements the optional method of yodel.Resolver. It returns "" unless all resolvers
-// resolve the same service.
-func (s *several) ServiceName() string {
-	name := ""
-	for i, r := range s.resolvers {
-		if of := serviceOf(r); i == 0 {
-			name = of
-		} else if of != name {
-			return ""
-		}
-	}
-	return name
-}
-
-// serviceOf returns the name of the service that r resolves, or "" if r does not say.
-func serviceOf(r yodel.Resolver) string {
-	if of, ok := r.(interface{ ServiceName() string }); ok {
-		return of.ServiceName()
-	}
-	return ""
-}
-
-// nameOf returns the description of r if it has a method String.
-func nameOf(r yodel.Resolver) string {
-	if named, ok := r.(fmt.Stringer); ok {
-		return named.String()
-	}
-	return fmt.Sprintf("a %T", r)
-}
-
-func servicesOf(ctx context.Context, r yodel.Resolver) (asked string, known []string, err error) {
-	lister, ok := r.(interface {
-		Services(ctx context.Context) (asked string, known []string, err error)
-	})
-	if !ok {
-		return "", nil, fmt.Errorf("%T cannot list services", r)
-	}
-	return lister.Services(ctx)
 }
 
 func unescape(name string) string {

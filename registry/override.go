@@ -3,10 +3,13 @@
 package registry
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 
 	"github.com/yodel-rpc/yodel"
@@ -22,11 +25,6 @@ import (
 // service has such a name, because escape does not leave a ^.
 const overridden = "^overrides"
 
-// An overrider is a registry that stores the settings of operators.
-type overrider interface {
-	Override(ctx context.Context, service, addr, state string, weight int) error
-}
-
 // Override sets the state and the weight of the instance of a service at addr. These settings take
 // precedence over the values that the instance announces. They survive a restart of the instance,
 // and stay until an empty state and a weight of 0 remove them. If only one of the two is empty, the
@@ -34,14 +32,14 @@ type overrider interface {
 // calls. A server that is announced at addr applies the settings at once, and inspect.Info lists
 // them.
 //
-// Registries made by New support such settings, and so does Consul. For others, Override returns an
-// error.
+// Registries made by New support such settings, and so do Consul and Nacos. For others, Override
+// returns an error.
 func Override(ctx context.Context, r yodel.Registrar, service, addr, state string, weight int) error {
-	o, ok := r.(overrider)
-	if !ok {
+	d := yodel.Description{}.Over(r)
+	if d.Override == nil {
 		return fmt.Errorf("override: a %T keeps no settings of operators", r)
 	}
-	return o.Override(ctx, service, addr, state, weight)
+	return d.Override(ctx, service, addr, state, weight)
 }
 
 // Override sets the state and the weight of an instance: see the function Override.
@@ -57,29 +55,61 @@ func (r *Registry) Override(ctx context.Context, service, addr, state string, we
 }
 
 // Setting returns the value that a registry stores for the state and weight that an operator has
-// set, in the layout JSON. It returns nil if there is nothing to store, and the same errors as
+// set, in the layout Settings. It returns nil if there is nothing to store, and the same errors as
 // Override.
 func Setting(service, addr, state string, weight int) ([]byte, error) {
+	err := checkSetting(state, weight)
+	if addr == "" {
+		err = errors.New("no address is given")
+	}
 	switch {
-	case addr == "":
-		return nil, fmt.Errorf("override %s: no address is given", service)
-	case state != "" && state != "active" && state != "inactive":
-		return nil, fmt.Errorf(`override %s: the state %q is neither "active" nor "inactive"`, service, state)
-	case weight < 0:
-		return nil, fmt.Errorf("override %s: the weight %d is negative", service, weight)
+	case err != nil:
+		return nil, fmt.Errorf("override %s: %w", service, err)
 	case state == "" && weight == 0:
 		return nil, nil
 	}
 	return json.Marshal(yodel.Instance{Addr: addr, State: state, Weight: weight})
 }
 
+func checkSetting(state string, weight int) error {
+	switch {
+	case state != "" && state != "active" && state != "inactive":
+		return fmt.Errorf(`the state %q is neither "active" nor "inactive"`, state)
+	case weight < 0:
+		return fmt.Errorf("the weight %d is negative", weight)
+	}
+	return nil
+}
+
 // Overrides returns a resolver for the settings of operators for a service. Only Addr, State and
-// Weight of its instances count. Servers watch it.
+// Weight of its instances count, and the problem in their metadata: see Settings. Servers watch it.
 func (r *Registry) Overrides(name string) yodel.Resolver {
 	opts := r.opts
-	opts.Layout = JSON // even if the service itself uses the layout of another system
+	opts.Layout = Settings // even if the service itself uses the layout of another system
 	return &service{&Registry{store: r.store, opts: opts}, name, r.overridePrefix(name)}
 }
+
+// Settings is the layout of the settings of operators. It is JSON, and the address is the name of
+// the record, so a person may leave out the field addr. If a record is not a valid setting, its
+// instance has neither a state nor a weight, and the reason is in its metadata under the key
+// "problem".
+var Settings Layout = settingLayout{JSON}
+
+type settingLayout struct{ Layout }
+
+func (settingLayout) Instance(name string, value []byte) (in yodel.Instance, err error) {
+	if err = json.Unmarshal(value, &in); err == nil {
+		err = checkSetting(in.State, in.Weight)
+	}
+	in = yodel.Instance{Addr: unescape(name), State: in.State, Weight: in.Weight}
+	if err != nil {
+		in.State, in.Weight, in.Metadata = "", 0, yodel.Metadata{problemKey: err.Error()}
+	}
+	return in, err
+}
+
+// problemKey is the key of the metadata of a setting that cannot be read.
+const problemKey = "problem"
 
 func (r *Registry) overridePrefix(service string) string {
 	return strings.TrimSuffix(r.prefix(service), "/") + overridden + "/"
@@ -89,26 +119,48 @@ func (r *Registry) overrideKey(service, addr string) string {
 	return r.overridePrefix(service) + JSON.Name(addr)
 }
 
-// settled returns in with the settings of operators. If the state or the weight in the record of
-// the instance differs from the value that this process last wrote there, an operator has changed
-// it, and settled stores the change as a setting.
-func (r *Registry) settled(ctx context.Context, service string, in yodel.Instance) (yodel.Instance, error) {
+// settled returns the record to announce for in, with the settings of operators. If the record in
+// the registry differs from the one that this process last wrote there, an operator has edited it,
+// and settled stores the edit as a setting. Known is the record without an edit that could not be
+// stored, so that the next announcement finds the edit again.
+func (r *Registry) settled(ctx context.Context, service string, in yodel.Instance) (announced, known yodel.Instance, err error) {
 	set, err := r.setting(ctx, service, in.Addr)
 	if err != nil {
-		return in, err
+		return in, in, err
 	}
-	edited, err := r.edited(ctx, service, in.Addr)
+	edit, err := r.edited(ctx, service, in.Addr)
 	if err != nil {
-		return in, err
+		return in, in, err
 	}
-	if edited != (setting{}) {
-		set = setting{cmp.Or(edited.state, set.state), cmp.Or(edited.weight, set.weight)}
-		if err := r.Override(ctx, service, in.Addr, set.state, set.weight); err != nil {
-			return in, fmt.Errorf("keep what an operator has set for %s: %w", in.Addr, err)
-		}
+	known = set.applied(in)
+	if edit.value != nil { // it is no setting, but it is kept until the operator has seen it
+		r.keepEdit(ctx, service, in.Addr, edit.value)
+		return known, known, nil
 	}
-	in.State, in.Weight = cmp.Or(set.state, in.State), cmp.Or(set.weight, in.Weight)
-	return in, nil
+	if edit.setting == (setting{}) {
+		return known, known, nil
+	}
+	set = setting{cmp.Or(edit.state, set.state), cmp.Or(edit.weight, set.weight)}
+	value, err := json.Marshal(yodel.Instance{Addr: in.Addr, State: set.state, Weight: set.weight})
+	if err != nil {
+		return in, in, err
+	}
+	announced = set.applied(in)
+	if r.keepEdit(ctx, service, in.Addr, value) {
+		known = announced
+	}
+	return announced, known, nil
+}
+
+// keepEdit stores the edit of a record as a setting. A failure does not fail the announcement,
+// because a server may lack the permission.
+func (r *Registry) keepEdit(ctx context.Context, service, addr string, value []byte) bool {
+	err := r.store.Put(ctx, r.overrideKey(service, addr), value, 0)
+	if err != nil {
+		cmp.Or(r.opts.Logger, slog.Default()).Warn("yodel: an operator has edited a record, and the edit could not be stored as a setting",
+			"rpcService", service, "addr", addr, "err", err)
+	}
+	return err == nil
 }
 
 // A setting is what an operator has set for an instance. A field with its zero value does not
@@ -118,55 +170,68 @@ type setting struct {
 	weight int
 }
 
-// setting returns the setting for an instance.
+func (s setting) applied(in yodel.Instance) yodel.Instance {
+	in.State, in.Weight = cmp.Or(s.state, in.State), cmp.Or(s.weight, in.Weight)
+	return in
+}
+
+// setting returns the setting for an instance. A setting that cannot be read counts as none. Those
+// that watch the settings report it.
 func (r *Registry) setting(ctx context.Context, service, addr string) (setting, error) {
 	value, err := r.store.Get(ctx, r.overrideKey(service, addr))
 	if err != nil || value == nil {
 		return setting{}, err
 	}
-	in, err := JSON.Instance("", value)
+	in, err := Settings.Instance(JSON.Name(addr), value)
 	if err != nil {
-		return setting{}, nil //nolint:nilerr // a broken setting is none: those who watch the settings log it
+		return setting{}, nil //nolint:nilerr // see above
 	}
-	return setting{in.State, max(in.Weight, 0)}, nil
+	return setting{in.State, in.Weight}, nil
 }
 
-// edited returns the changes that an operator has made in the record of an instance.
-func (r *Registry) edited(ctx context.Context, service, addr string) (change setting, err error) {
+// An edit is the change that an operator has made in the record of an instance.
+type edit struct {
+	setting
+
+	value []byte // the record, if the edit is not a valid setting
+}
+
+// edited returns the edit of the record of an instance.
+func (r *Registry) edited(ctx context.Context, service, addr string) (change edit, err error) {
 	key := r.key(service, addr)
 	r.mu.Lock()
-	wrote, known := r.written[key]
+	wrote := r.written[key]
 	r.mu.Unlock()
-	if !known {
+	if !wrote.certain {
 		return change, nil
 	}
 	value, err := r.store.Get(ctx, key)
 	if err != nil || value == nil {
 		return change, err
 	}
-	found, err := r.opts.Layout.Instance(r.opts.Layout.Name(addr), value)
-	if err != nil || !found.Started.Equal(wrote.Started) {
-		return change, nil //nolint:nilerr // a broken record, or that of another process at the address, is replaced
+	own, err := r.opts.Layout.Value(wrote.in)
+	if err != nil || bytes.Equal(own, value) {
+		return change, err
 	}
-	if found.State != wrote.State {
+	found, err := r.opts.Layout.Instance(r.opts.Layout.Name(addr), value)
+	if err == nil && !found.Started.Equal(wrote.in.Started) {
+		return change, nil // another process at the address
+	}
+	if found.State != wrote.in.State {
 		change.state = cmp.Or(found.State, "active")
 	}
-	if found.Weight != wrote.Weight {
-		change.weight = max(found.Weight, 1)
+	if found.Weight != wrote.in.Weight {
+		change.weight = cmp.Or(found.Weight, 1)
+	}
+	if err != nil || checkSetting(change.state, change.weight) != nil {
+		change = edit{value: value}
 	}
 	return change, nil
 }
 
-// wrote remembers the instance that this process has written under key.
-func (r *Registry) wrote(key string, in yodel.Instance) {
+// wrote remembers what this process has written under key.
+func (r *Registry) wrote(key string, w written) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.written[key] = in
-}
-
-// forget notes that the value of key in the registry is unknown.
-func (r *Registry) forget(key string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.written, key)
+	r.written[key] = w
 }

@@ -5,6 +5,7 @@ package registry_test
 import (
 	"context"
 	"log/slog"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -169,6 +170,96 @@ func TestAFailedAnnouncementIsNoEdit(t *testing.T) {
 	}
 }
 
+// An edit that is not a valid setting does not stop the announcements. Those that watch the
+// settings learn what is wrong with it, until the operator removes it.
+func TestAnEditThatIsNotValid(t *testing.T) {
+	for edited, problem := range map[string]string{
+		`{"addr":"shop","state":"disabled","started":"1970-01-01T00:00:01Z"}`: `the state "disabled" is neither "active" nor "inactive"`,
+		`{"addr":"shop","weight":-3,"started":"1970-01-01T00:00:01Z"}`:        "the weight -3 is negative",
+		`{"addr":"shop","state":`: "unexpected end of JSON input",
+	} {
+		store := &lossyStore{values: make(map[string][]byte)}
+		r := registry.New(store, &registry.Options{Logger: slog.New(slog.DiscardHandler)})
+		in := yodel.Instance{Addr: "shop", Weight: 5, Started: time.Unix(1, 0).UTC()}
+		must(t, r.Announce(t.Context(), "Shop", in, time.Minute))
+		own := string(store.values["yodel/Shop/shop"])
+		store.values["yodel/Shop/shop"] = []byte(edited)
+		for range 3 {
+			if err := r.Announce(t.Context(), "Shop", in, time.Minute); err != nil {
+				t.Fatalf("after the edit %s: %v", edited, err)
+			}
+		}
+		if now := string(store.values["yodel/Shop/shop"]); now != own {
+			t.Errorf("after the edit %s the record is %s", edited, now)
+		}
+		set, err := registry.Settings.Instance("shop", store.values["yodel/Shop^overrides/shop"])
+		if err == nil || set.Metadata["problem"] != problem || set.Addr != "shop" || set.State != "" || set.Weight != 0 {
+			t.Errorf("after the edit %s the setting is %+v, %v", edited, set, err)
+		}
+		must(t, registry.Override(t.Context(), r, "Shop", "shop", "", 0))
+		must(t, r.Announce(t.Context(), "Shop", in, time.Minute))
+		if len(store.values) != 1 {
+			t.Errorf("after the setting was removed: %s", store.values)
+		}
+	}
+}
+
+// A record that a person has written without an address is the setting of the address in its name.
+func TestASettingWithoutAnAddress(t *testing.T) {
+	set, err := registry.Settings.Instance("10.0.0.1:1", []byte(`{"state":"inactive"}`))
+	if want := (yodel.Instance{Addr: "10.0.0.1:1", State: "inactive"}); err != nil || !reflect.DeepEqual(set, want) {
+		t.Errorf("got %+v, %v", set, err)
+	}
+}
+
+// A server that may not store settings announces itself all the same, with the values of the edit.
+func TestAnEditThatCannotBeStored(t *testing.T) {
+	store := &readOnlySettings{lossyStore{values: make(map[string][]byte)}}
+	r := registry.New(store, &registry.Options{Logger: slog.New(slog.DiscardHandler)})
+	in := yodel.Instance{Addr: "shop", Weight: 5, Started: time.Unix(1, 0).UTC()}
+	must(t, r.Announce(t.Context(), "Shop", in, time.Minute))
+	edited := in
+	edited.State = "inactive"
+	value, err := registry.JSON.Value(edited)
+	must(t, err)
+	store.values["yodel/Shop/shop"] = value
+	for range 3 {
+		must(t, r.Announce(t.Context(), "Shop", in, time.Minute))
+		if now := string(store.values["yodel/Shop/shop"]); now != string(value) {
+			t.Errorf("the record is %s, want %s", now, value)
+		}
+	}
+}
+
+// readOnlySettings is a store that takes no settings of operators.
+type readOnlySettings struct{ lossyStore }
+
+func (s *readOnlySettings) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
+	if strings.Contains(key, "^") {
+		return errSpeaker
+	}
+	return s.lossyStore.Put(ctx, key, value, ttl)
+}
+
+// A server that ends leaves the record of the server that has taken its address over.
+func TestWithdrawLeavesTheRecordOfAnother(t *testing.T) {
+	for _, layout := range []registry.Layout{registry.JSON, registry.RPCX} {
+		store := &lossyStore{values: make(map[string][]byte)}
+		o := &registry.Options{Layout: layout}
+		ours, theirs := registry.New(store, o), registry.New(store, o)
+		must(t, ours.Announce(t.Context(), "Shop", yodel.Instance{Addr: "shop", Incarnation: "0a"}, time.Minute))
+		must(t, theirs.Announce(t.Context(), "Shop", yodel.Instance{Addr: "shop", Incarnation: "0b"}, time.Minute))
+		must(t, ours.Withdraw(t.Context(), "Shop", "shop"))
+		if len(store.values) != 1 {
+			t.Error("the record of the other server is gone")
+		}
+		must(t, theirs.Withdraw(t.Context(), "Shop", "shop"))
+		if len(store.values) != 0 {
+			t.Errorf("after its own withdrawal there is %s", store.values)
+		}
+	}
+}
+
 // Resolvers that are made of others say which service they resolve, if all of these are for one.
 func TestResolversOfOthersNameTheService(t *testing.T) {
 	r := memory.New(nil)
@@ -184,9 +275,8 @@ func TestResolversOfOthersNameTheService(t *testing.T) {
 		"one does not say":  {registry.Prefer(shop, yodel.Static("shop")), ""},
 		"of nothing at all": {registry.Merge(), ""},
 	} {
-		named, ok := test.resolver.(interface{ ServiceName() string })
-		if !ok || named.ServiceName() != test.want {
-			t.Errorf("%s: want %q", name, test.want)
+		if got := (yodel.Description{}).Over(test.resolver).Service; got != test.want {
+			t.Errorf("%s: got the service %q, want %q", name, got, test.want)
 		}
 	}
 }

@@ -26,7 +26,12 @@ import (
 )
 
 // A Store keeps values under keys and makes them visible to other processes. It must be safe for
-// concurrent use.
+// concurrent use. It may have these methods besides:
+//
+//   - List, see Lister: without it, the registry lists neither services nor rules.
+//   - String, which names the registry in logs and errors.
+//   - Writable(ctx context.Context, key string) error, which returns why key, which does not exist,
+//     could not be put. It changes nothing.
 type Store interface {
 	// Put sets the value of key. The store removes the key when ttl has passed since the last Put
 	// of the key, or soon after that, but not before. A ttl of 0 means that the key does not
@@ -63,7 +68,13 @@ type Registry struct {
 	opts  Options
 
 	mu      sync.Mutex
-	written map[string]yodel.Instance // by key: what this process announced last
+	written map[string]written // by key: what this process announced last
+}
+
+// written is a record that this process has announced.
+type written struct {
+	in      yodel.Instance
+	certain bool // the store has accepted it, so another value there is not from this process
 }
 
 // New returns a registry on top of store.
@@ -71,7 +82,7 @@ func New(store Store, o *Options) *Registry {
 	if o == nil {
 		o = &Options{}
 	}
-	r := &Registry{store: store, opts: *o, written: make(map[string]yodel.Instance)}
+	r := &Registry{store: store, opts: *o, written: make(map[string]written)}
 	opts := &r.opts
 	if opts.Prefix == "" {
 		opts.Prefix = "yodel"
@@ -83,15 +94,12 @@ func New(store Store, o *Options) *Registry {
 	if opts.Reconcile <= 0 {
 		opts.Reconcile = time.Minute
 	}
-	if opts.Logger == nil {
-		opts.Logger = slog.Default()
-	}
 	return r
 }
 
 // Announce implements yodel.Registrar.
 func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
-	in, err := r.settled(ctx, service, in)
+	in, known, err := r.settled(ctx, service, in)
 	if err != nil {
 		return err
 	}
@@ -100,19 +108,38 @@ func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instan
 		return fmt.Errorf("write the record of %s: %w", in.Addr, err)
 	}
 	key := r.key(service, in.Addr)
+	r.wrote(key, written{in: known}) // the store may write it despite an error
 	if err := r.store.Put(ctx, key, value, ttl); err != nil {
-		r.forget(key) // the store may have written it despite the error; that is not an edit of an operator
 		return err
 	}
-	r.wrote(key, in)
+	r.wrote(key, written{known, true})
 	return nil
 }
 
-// Withdraw implements yodel.Registrar.
+// Withdraw implements yodel.Registrar. It leaves the record of another process that has announced
+// itself at addr since.
 func (r *Registry) Withdraw(ctx context.Context, service, addr string) error {
 	key := r.key(service, addr)
-	r.forget(key)
-	return r.store.Delete(ctx, key)
+	r.mu.Lock()
+	ours, known := r.written[key]
+	r.mu.Unlock()
+	if known && ours.in.Incarnation != "" {
+		value, err := r.store.Get(ctx, key)
+		if err != nil {
+			return err
+		}
+		found, err := r.opts.Layout.Instance(r.opts.Layout.Name(addr), value)
+		if err == nil && found.Incarnation != "" && found.Incarnation != ours.in.Incarnation {
+			return nil
+		}
+	}
+	if err := r.store.Delete(ctx, key); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.written, key)
+	return nil
 }
 
 func (r *Registry) prefix(service string) string { return r.opts.Prefix + "/" + escape(service) + "/" }
@@ -130,8 +157,10 @@ type service struct {
 	name, prefix string
 }
 
-// ServiceName implements the optional method of yodel.Resolver.
-func (s *service) ServiceName() string { return s.name }
+// Describe implements the optional method of yodel.Resolver.
+func (s *service) Describe() yodel.Description {
+	return yodel.Description{Service: s.name, Services: s.hint}
+}
 
 // Watch implements yodel.Resolver.
 func (s *service) Watch(ctx context.Context, update func([]yodel.Instance)) error {

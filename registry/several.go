@@ -3,11 +3,14 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,7 +27,7 @@ func Merge(resolvers ...yodel.Resolver) yodel.Resolver {
 		var all []yodel.Instance
 		seen := make(map[string]bool)
 		for _, set := range sets {
-			for _, in := range set {
+			for _, in := range Distinct(set) {
 				if !seen[in.Addr] {
 					seen[in.Addr] = true
 					all = append(all, in)
@@ -33,6 +36,27 @@ func Merge(resolvers ...yodel.Resolver) yodel.Resolver {
 		}
 		return all
 	})
+}
+
+// Distinct returns the instances with one for each address: the first that is not inactive, or the
+// first. A registry may list an address twice, for example that of a server that ends and that of
+// its successor. Distinct does not change all.
+func Distinct(all []yodel.Instance) []yodel.Instance {
+	if len(all) < 2 {
+		return all
+	}
+	distinct, at := make([]yodel.Instance, 0, len(all)), make(map[string]int, len(all))
+	for _, in := range all {
+		i, twice := at[in.Addr]
+		switch {
+		case !twice:
+			at[in.Addr] = len(distinct)
+			distinct = append(distinct, in)
+		case distinct[i].State == "inactive" && in.State != "inactive":
+			distinct[i] = in
+		}
+	}
+	return distinct
 }
 
 // Prefer returns a resolver that uses the first of the resolvers with an instance that is not
@@ -92,7 +116,7 @@ func (s *several) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 			sets[i], spoken[i], errs[i] = instances, true, nil
 			mu.Unlock()
 			if s.failing[i].CompareAndSwap(true, false) {
-				slog.Info("yodel: one of several resolvers works again", "number", i+1)
+				slog.Info("yodel: one of several resolvers works again", "resolver", i+1)
 			}
 			wake()
 		}
@@ -102,7 +126,7 @@ func (s *several) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 			silent := !slices.Contains(spoken, true)
 			mu.Unlock()
 			if s.failing[i].CompareAndSwap(false, true) {
-				slog.Warn("yodel: one of several resolvers failed, and is asked again; what it said stays in use", "number", i+1, "err", err)
+				slog.Warn("yodel: one of several resolvers failed, and is asked again; what it said stays in use", "resolver", i+1, "err", err)
 			}
 			if silent {
 				wake()
@@ -136,17 +160,60 @@ func (s *several) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 	}
 }
 
-// Refresh calls Refresh on the resolvers that support it: see yodel.Resolver.
-func (s *several) Refresh() {
-	for _, r := range s.resolvers {
-		refresh(r)
+// Describe implements the optional method of yodel.Resolver. Refresh refreshes all resolvers, all
+// of them amend the options of clients, and the first that can list services does so. Service is ""
+// unless all resolvers resolve the same service.
+func (s *several) Describe() yodel.Description {
+	var d yodel.Description
+	all := make([]yodel.Description, len(s.resolvers))
+	names := make([]string, len(s.resolvers))
+	for i, r := range s.resolvers {
+		d, all[i] = d.Over(r), yodel.Description{}.Over(r)
+		names[i] = cmp.Or(all[i].Name, fmt.Sprintf("a %T", r))
+	}
+	d.Name = strings.Join(names, " and ")
+	if slices.ContainsFunc(all, func(of yodel.Description) bool { return of.Service != d.Service }) {
+		d.Service = ""
+	}
+	if d.Refresh != nil {
+		d.Refresh = func() { refresh(all) }
+	}
+	if d.Services != nil {
+		d.Services = func(ctx context.Context) (string, []string, error) { return services(ctx, all) }
+	}
+	if d.AmendClient != nil {
+		d.AmendClient = func(o *yodel.ClientOptions) *yodel.ClientOptions { return amend(o, all) }
+	}
+	return d
+}
+
+func refresh(all []yodel.Description) {
+	for i := range all {
+		if all[i].Refresh != nil {
+			all[i].Refresh()
+		}
 	}
 }
 
-func refresh(r yodel.Resolver) {
-	if asked, ok := r.(interface{ Refresh() }); ok {
-		asked.Refresh()
+func services(ctx context.Context, all []yodel.Description) (asked string, known []string, err error) {
+	for i := range all {
+		if all[i].Services == nil {
+			continue
+		}
+		if asked, known, err = all[i].Services(ctx); err == nil {
+			return asked, known, nil
+		}
 	}
+	return "", nil, err
+}
+
+func amend(o *yodel.ClientOptions, all []yodel.Description) *yodel.ClientOptions {
+	for i := range all {
+		if all[i].AmendClient != nil {
+			o = all[i].AmendClient(o)
+		}
+	}
+	return o
 }
 
 // persist watches r until ctx ends. It watches r again each time that Watch ends.

@@ -5,6 +5,7 @@ package registry_test
 import (
 	"errors"
 	"reflect"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +14,18 @@ import (
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
+
+func TestDistinct(t *testing.T) {
+	in := func(addr, state string, weight int) yodel.Instance {
+		return yodel.Instance{Addr: addr, State: state, Weight: weight}
+	}
+	all := []yodel.Instance{in("a", "inactive", 1), in("b", "", 2), in("a", "", 3), in("b", "inactive", 4), in("a", "", 5), in("c", "inactive", 6), in("c", "inactive", 7)}
+	before := slices.Clone(all)
+	want := []yodel.Instance{in("a", "", 3), in("b", "", 2), in("c", "inactive", 6)}
+	if got := registry.Distinct(all); !reflect.DeepEqual(got, want) || !reflect.DeepEqual(all, before) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
 
 func TestMergeIsTheUnion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -99,19 +99,8 @@ func (s *snapshot) Watch(ctx context.Context, update func([]yodel.Instance)) err
 	}
 }
 
-// Refresh calls Refresh on the resolver if it supports that: see yodel.Resolver.
-func (s *snapshot) Refresh() { refresh(s.of) }
-
-// String returns the name of the resolver whose results are stored.
-func (s *snapshot) String() string { return nameOf(s.of) }
-
-// ServiceName implements the optional method of yodel.Resolver.
-func (s *snapshot) ServiceName() string { return serviceOf(s.of) }
-
-// Services implements the optional method of yodel.Resolver.
-func (s *snapshot) Services(ctx context.Context) (asked string, known []string, err error) {
-	return servicesOf(ctx, s.of)
-}
+// Describe implements the optional method of yodel.Resolver.
+func (s *snapshot) Describe() yodel.Description { return yodel.Description{}.Over(s.of) }
 
 // keepTime is how long after a change the file is written. One write stores all changes of that
 // time.

@@ -4,7 +4,9 @@ package registry
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/unread"
 )
 
 // A View receives the keys below a prefix from a Store. It combines changes that follow each other
@@ -29,8 +32,8 @@ type View struct {
 // A record is a value and the instance that it describes.
 type record struct {
 	value    []byte
-	instance yodel.Instance
-	broken   bool // the value cannot be read as an instance
+	instance yodel.Instance // without an address if the value cannot be read
+	problem  string         // why the value, or a part of it, cannot be read; empty if all of it can
 }
 
 // pause is the least time between two updates.
@@ -85,15 +88,16 @@ func (v *View) changed() {
 	}
 }
 
-// parse reads a record. If the record cannot be read at all, parse logs it once and the record
-// counts as absent. If only parts of it can be read, parse logs it and uses these parts.
+// parse reads a record. If the record cannot be read at all, parse logs it once and no instance is
+// made of it. If only parts of it can be read, parse logs it and uses these parts. Tell names both
+// to the caller of Watch: see package unread.
 func (v *View) parse(key string, value []byte) record {
 	r := record{value: bytes.Clone(value)}
 	s := v.of
 	var err error
 	if r.instance, err = s.opts.Layout.Instance(strings.TrimPrefix(key, s.prefix), r.value); err != nil {
-		r.broken = r.instance.Addr == ""
-		s.opts.Logger.Warn("yodel: a record in the registry cannot be read, or not all of it", "key", key, "err", err)
+		r.problem = err.Error()
+		cmp.Or(s.opts.Logger, slog.Default()).Warn("yodel: a record in the registry cannot be read, or not all of it", "record", key, "err", err)
 	}
 	return r
 }
@@ -107,7 +111,9 @@ func (v *View) tell(ctx context.Context, update func([]yodel.Instance)) {
 			return
 		}
 		began := time.Now()
-		update(v.instances())
+		instances, bad := v.read()
+		unread.Set(ctx, v.of, bad)
+		update(instances)
 		select {
 		// The pause limits updates to at most a fifth of a processor.
 		case <-time.After(max(pause, 4*time.Since(began))):
@@ -117,14 +123,19 @@ func (v *View) tell(ctx context.Context, update func([]yodel.Instance)) {
 	}
 }
 
-func (v *View) instances() []yodel.Instance {
+// read returns the instances, and the records of which something cannot be read.
+func (v *View) read() (instances []yodel.Instance, bad []unread.Record) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	instances := make([]yodel.Instance, 0, len(v.records))
+	instances = make([]yodel.Instance, 0, len(v.records))
 	for _, key := range slices.Sorted(maps.Keys(v.records)) {
-		if r := v.records[key]; !r.broken {
+		r := v.records[key]
+		if r.instance.Addr != "" {
 			instances = append(instances, r.instance)
 		}
+		if r.problem != "" {
+			bad = append(bad, unread.Record{Key: key, Problem: r.problem, Instance: r.instance.Addr})
+		}
 	}
-	return instances
+	return Distinct(instances), bad
 }

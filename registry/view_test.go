@@ -8,12 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/unread"
 	"github.com/yodel-rpc/yodel/registry"
 )
 
@@ -197,9 +199,48 @@ func TestBrokenRecordsAreLeftOutAndSaidOnce(t *testing.T) {
 		v.Put(shop+"a", nil)
 		settle()
 		wantHeard(t, l, sets{{"b"}})
-		if got := strings.Count(log.String(), "key=yodel/Shop/bad"); got != 1 {
+		if got := strings.Count(log.String(), "record=yodel/Shop/bad"); got != 1 {
 			t.Errorf("it was said %d times, want once:\n%s", got, &log)
 		}
+	})
+}
+
+// The caller of Watch learns which records cannot be read, also through a resolver that combines
+// others. It learns that they have gone, or can be read again.
+func TestBrokenRecordsAreNamedToTheCallerOfWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shops, rpcx := newDesk(), newDesk()
+		var list unread.List
+		ctx, cancel := context.WithCancel(unread.With(t.Context(), &list))
+		ended := make(chan error, 1)
+		go func() {
+			both := registry.Merge(registry.New(shops, nil).Service("Shop"), registry.New(rpcx, &registry.Options{Layout: registry.RPCX, Prefix: "rpcx"}).Service("Shop"))
+			ended <- both.Watch(ctx, func([]yodel.Instance) {})
+		}()
+		v, w := <-shops.views, <-rpcx.views
+		want := func(keys ...string) {
+			t.Helper()
+			settle()
+			var got []string
+			for _, r := range list.Records() {
+				if got = append(got, r.Key+" "+r.Instance); r.Problem == "" {
+					t.Errorf("%s has no reason", r.Key)
+				}
+			}
+			if !slices.Equal(got, keys) {
+				t.Errorf("got %q, want %q", got, keys)
+			}
+		}
+		v.Replace(map[string][]byte{shop + "a": record("a"), shop + "torn": []byte(`{"addr":`), shop + "no addr": []byte("{}")})
+		w.Replace(map[string][]byte{"rpcx/Shop/tcp@b": []byte("weight=heavy")})
+		want("rpcx/Shop/tcp@b b", shop+"no addr ", shop+"torn ")
+		v.Put(shop+"torn", record("c"))
+		w.Delete("rpcx/Shop/tcp@b")
+		want(shop + "no addr ")
+		v.Delete(shop + "no addr")
+		want()
+		cancel()
+		must(t, <-ended)
 	})
 }
 

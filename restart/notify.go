@@ -5,8 +5,10 @@
 package restart
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 )
@@ -19,7 +21,7 @@ func (p *Process) notify(ctx context.Context, what string) {
 	}
 	err := send(socket, what)
 	if err != nil {
-		p.opts.Logger.WarnContext(ctx, "yodel: systemd could not be told", "what", what, "err", err)
+		cmp.Or(p.opts.Logger, slog.Default()).WarnContext(ctx, "yodel: systemd could not be told", "what", what, "err", err)
 	}
 }
 

@@ -5,9 +5,11 @@
 package restart
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -190,14 +192,14 @@ func (p *Process) takeOver(ctx context.Context, s *service) bool {
 // handOver starts a successor, and returns it when it is ready. Until then this process serves as
 // before.
 func (p *Process) handOver(ctx context.Context, s *service) *successor {
-	log := p.opts.Logger
+	log := cmp.Or(p.opts.Logger, slog.Default())
 	began := time.Now()
 	next, err := p.startSuccessor()
 	if err != nil {
 		log.ErrorContext(ctx, "yodel: no successor could be started; this process goes on", "program", p.program.path, "err", err)
 		return nil
 	}
-	log.InfoContext(ctx, "yodel: a successor was started", "pid", next.pid())
+	log.InfoContext(ctx, "yodel: a successor was started", "successor", next.pid())
 	timer := time.NewTimer(p.opts.ReadyTimeout)
 	defer timer.Stop()
 	var why string
@@ -207,7 +209,7 @@ func (p *Process) handOver(ctx context.Context, s *service) *successor {
 			p.disown(taken)
 			p.notifySuccessor(ctx, next.pid())
 			next.agree()
-			log.InfoContext(ctx, "yodel: a successor has taken over; this process finishes its calls", "pid", next.pid(), "took", time.Since(began))
+			log.InfoContext(ctx, "yodel: a successor has taken over; this process finishes its calls", "successor", next.pid(), "took", time.Since(began))
 			return next
 		}
 		why = "it ended before it was ready"
@@ -218,10 +220,10 @@ func (p *Process) handOver(ctx context.Context, s *service) *successor {
 	}
 	if ctx.Err() != nil || s.hasEnded() {
 		s.stop()
-		log.WarnContext(ctx, "yodel: this process ends, and its successor with it, which was not ready", "pid", next.pid(), "state", next.end())
+		log.WarnContext(ctx, "yodel: this process ends, and its successor with it, which was not ready", "successor", next.pid(), "state", next.end())
 		return nil
 	}
-	log.ErrorContext(ctx, "yodel: a successor has not taken over; this process goes on", "pid", next.pid(), "why", why, "state", next.end())
+	log.ErrorContext(ctx, "yodel: a successor has not taken over; this process goes on", "successor", next.pid(), "reason", why, "state", next.end())
 	return nil
 }
 
@@ -237,7 +239,7 @@ func (p *Process) leave(s *service, next *successor) error {
 			p.passOn(sig, next)
 		case <-died:
 			died = nil
-			p.opts.Logger.Error("yodel: the successor has ended while this process finished its calls", "pid", next.pid(), "state", next.reap())
+			cmp.Or(p.opts.Logger, slog.Default()).Error("yodel: the successor has ended while this process finished its calls", "successor", next.pid(), "state", next.reap())
 		case <-s.ended:
 			signal.Stop(p.signals) // waits for a signal that is being delivered
 			select {
@@ -251,7 +253,7 @@ func (p *Process) leave(s *service, next *successor) error {
 }
 
 func (p *Process) passOn(sig os.Signal, next *successor) {
-	p.opts.Logger.Info("yodel: the signal is passed on to the successor", "signal", sig, "pid", next.pid())
+	cmp.Or(p.opts.Logger, slog.Default()).Info("yodel: the signal is passed on to the successor", "signal", sig, "successor", next.pid())
 	_ = next.process.Signal(sig) // an error means that the successor has ended
 }
 

@@ -47,8 +47,5 @@ func (o *Options) withDefaults() Options {
 	if opts.ReadyTimeout <= 0 {
 		opts.ReadyTimeout = 10 * time.Second
 	}
-	if opts.Logger == nil {
-		opts.Logger = slog.Default()
-	}
 	return opts
 }

@@ -408,10 +408,10 @@ func TestASuccessorThatFailsChangesNothing(t *testing.T) {
 		timeout time.Duration
 		why     string
 	}{
-		{"crash", 0, `why="it ended before it was ready" state="exit status 3"`},
-		{"hang", time.Second, `why="it was not ready within 1s" state="signal: terminated"`},
+		{"crash", 0, `reason="it ended before it was ready" state="exit status 3"`},
+		{"hang", time.Second, `reason="it was not ready within 1s" state="signal: terminated"`},
 		// it may not have come so far as to be stubborn
-		{"hang stubbornly", time.Second, `why="it was not ready within 1s"`},
+		{"hang stubbornly", time.Second, `reason="it was not ready within 1s"`},
 	} {
 		t.Run(test.does, func(t *testing.T) {
 			works := script{Addrs: []string{"127.0.0.1:0"}, ReadyTimeout: test.timeout}

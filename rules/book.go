@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel/introspect"
@@ -36,7 +38,8 @@ type Keeper interface {
 	// Kept calls update with all records of a kind by ID, at once and after every change, until ctx
 	// ends. An error means that Kept may have missed changes. The caller then calls Kept again.
 	Kept(ctx context.Context, service, kind string, update func(records map[string][]byte)) error
-	// KeptServices returns the services that have records of a kind.
+	// KeptServices returns all services that have records of a kind. If it returns an error, the
+	// names may be incomplete.
 	KeptServices(ctx context.Context, kind string) ([]string, error)
 }
 
@@ -125,53 +128,71 @@ func flatten(lines *[]string, path string, data json.RawMessage) {
 }
 
 // List returns the rules of a service, sorted by ID, also those that are off or have expired. An
-// empty service means all services. Invalid has the records that are not valid rules.
+// empty service means all services. If the registry can read the rules of some services only, List
+// returns them together with an error. Invalid has the records that are not valid rules.
 func (b *Book) List(ctx context.Context, service string) ([]Rule, error) {
-	var all []Rule
-	if err := b.each(ctx, service, func(name string, records map[string][]byte) {
-		all = append(all, validRules(name, records)...)
-	}); err != nil {
-		return nil, err
-	}
-	return all, nil
+	list, _, err := b.Read(ctx, service)
+	return list, err
 }
 
 // Invalid returns the records of a service that are not valid rules, sorted by ID, with the reasons
 // in RuleState.Problem. List leaves them out, and processes refuse them. A process that has applied
-// a valid rule with that ID still does so. An empty service means all services.
+// a valid rule with that ID still does so. An empty service means all services. As List, Invalid
+// may return a part of the records together with an error.
 func (b *Book) Invalid(ctx context.Context, service string) ([]introspect.RuleState, error) {
-	var all []introspect.RuleState
-	if err := b.each(ctx, service, func(name string, records map[string][]byte) {
-		for _, id := range slices.Sorted(maps.Keys(records)) {
-			if _, err := ruleIn(name, id, records[id]); err != nil {
-				all = append(all, introspect.RuleState{Service: name, ID: id, State: "invalid", Problem: err.Error()})
-			}
-		}
-	}); err != nil {
-		return nil, err
-	}
-	return all, nil
+	_, invalid, err := b.Read(ctx, service)
+	return invalid, err
 }
 
+// Read returns the results of List and of Invalid. It reads the records of each service once.
+func (b *Book) Read(ctx context.Context, service string) (list []Rule, invalid []introspect.RuleState, err error) {
+	err = b.each(ctx, service, func(name string, records map[string][]byte) {
+		valid, rest := rulesIn(name, records)
+		list, invalid = append(list, valid...), append(invalid, rest...)
+	})
+	return list, invalid, err
+}
+
+// readers is how many services each reads at the same time.
+const readers = 16
+
 // each calls f with the records of the rules of a service, or of all services one by one if service
-// is empty.
+// is empty. It returns an error if it has not read all of them.
 func (b *Book) each(ctx context.Context, service string, f func(service string, records map[string][]byte)) error {
-	services := []string{service}
+	services, unlisted := []string{service}, error(nil)
 	if service == "" {
-		var err error
-		if services, err = b.keeper.KeptServices(ctx, rulesKind); err != nil {
-			return fmt.Errorf("list the services with rules: %w", err)
+		if services, unlisted = b.keeper.KeptServices(ctx, rulesKind); unlisted != nil {
+			unlisted = fmt.Errorf("list the services with rules: %w", unlisted)
 		}
 		slices.Sort(services)
 	}
-	for _, name := range services {
-		records, err := b.read(ctx, name, rulesKind)
-		if err != nil {
-			return err
-		}
-		f(name, records)
+	records, errs := make([]map[string][]byte, len(services)), make([]error, len(services))
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range min(readers, len(services)) {
+		wg.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(services)); i = next.Add(1) - 1 {
+				if errs[i] = context.Cause(ctx); errs[i] == nil {
+					records[i], errs[i] = b.read(ctx, services[i], rulesKind)
+				}
+			}
+		})
 	}
-	return nil
+	wg.Wait()
+	read, failed := 0, unlisted
+	for i, name := range services {
+		if failed = cmp.Or(failed, errs[i]); errs[i] == nil {
+			f(name, records[i])
+			read++
+		}
+	}
+	switch unread := len(services) - read; {
+	case failed == nil || read == 0:
+		return failed
+	case unread > 0:
+		return fmt.Errorf("the list of rules is not complete, because the rules of %d of %d services cannot be read: %w", unread, len(services), failed)
+	}
+	return fmt.Errorf("the list of rules is not complete: %w", failed)
 }
 
 // read returns the records of a kind.
@@ -194,15 +215,16 @@ func (b *Book) read(ctx context.Context, service, kind string) (records map[stri
 	return nil, fmt.Errorf("read the %s of %s: %w", kind, service, err)
 }
 
-// validRules returns the rules in records, sorted by ID.
-func validRules(service string, records map[string][]byte) []Rule {
-	var all []Rule
+// rulesIn returns the rules in records, and the records that are not valid rules, sorted by ID.
+func rulesIn(service string, records map[string][]byte) (valid []Rule, invalid []introspect.RuleState) {
 	for _, id := range slices.Sorted(maps.Keys(records)) {
 		if r, err := ruleIn(service, id, records[id]); err == nil {
-			all = append(all, r)
+			valid = append(valid, r)
+		} else {
+			invalid = append(invalid, introspect.RuleState{Service: service, ID: id, State: "invalid", Problem: err.Error()})
 		}
 	}
-	return all
+	return valid, invalid
 }
 
 // ruleIn returns the rule in a record.
@@ -218,26 +240,33 @@ func ruleIn(service, id string, data []byte) (Rule, error) {
 }
 
 // Watch calls changed with the rules of a service, as List returns them, at once and after every
-// change, until ctx ends. An empty service means all services; new services are then found within
-// 2 s. Watch returns an error if the registry fails. The caller then calls it again.
+// change, until ctx ends. An empty service means all services. Changes are then found within 2 s,
+// or later if the registry needs more than 100 ms to list the rules. Watch returns an error if the
+// registry fails. The caller then calls it again.
 func (b *Book) Watch(ctx context.Context, service string, changed func([]Rule)) error {
 	if service == "" {
 		return b.watchAll(ctx, changed)
 	}
-	return b.keeper.Kept(ctx, service, rulesKind, func(records map[string][]byte) { changed(validRules(service, records)) })
+	return b.keeper.Kept(ctx, service, rulesKind, func(records map[string][]byte) {
+		valid, _ := rulesIn(service, records)
+		changed(valid)
+	})
 }
 
-// pollAll is how often Watch looks for changes in all services.
+// pollAll is how often Watch looks for changes in all services. If the registry takes long to list
+// them, the pause is longer, so that Watch does not keep the registry busy.
 const pollAll = time.Second
 
+// restAfterList is how many times the duration of a list of all rules Watch pauses.
+const restAfterList = 9
+
 func (b *Book) watchAll(ctx context.Context, changed func([]Rule)) error {
-	ticker := time.NewTicker(pollAll)
-	defer ticker.Stop()
 	var last []byte
 	for {
+		began := time.Now()
 		all, err := b.List(ctx, "")
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // it is the end that was asked for
 		}
 		if err != nil {
 			return err
@@ -251,7 +280,7 @@ func (b *Book) watchAll(ctx context.Context, changed func([]Rule)) error {
 			last = now
 		}
 		select {
-		case <-ticker.C:
+		case <-time.After(max(pollAll, restAfterList*time.Since(began))):
 		case <-ctx.Done():
 			return nil
 		}
@@ -259,14 +288,21 @@ func (b *Book) watchAll(ctx context.Context, changed func([]Rule)) error {
 }
 
 // Put stores a rule and adds an entry to the history. It sets Schema, ID, Created and Revision, and
-// returns the rule as stored. A rule with the ID of an existing rule replaces it. If the rule is
-// invalid, or Author or Reason is empty, the error is an *InvalidError.
-func (b *Book) Put(ctx context.Context, r Rule) (Rule, error) {
-	r.Schema = cmp.Or(r.Schema, Schema)
-	if err := r.storable(time.Now()); err != nil {
-		return r, err
+// returns the rule as stored. A rule with the ID of an existing rule replaces it. If the Revision
+// of the rule is not 0, the change is based on that revision: if the stored rule has another one,
+// or was removed, the error is a *ConflictError. If the rule is invalid, or Author or Reason is
+// empty, the error is an *InvalidError.
+func (b *Book) Put(ctx context.Context, given Rule) (Rule, error) {
+	given.Schema = cmp.Or(given.Schema, Schema)
+	if err := given.storable(time.Now()); err != nil {
+		return given, err
 	}
-	err := b.change(ctx, r.Service, func(s *shelf) error {
+	r := given
+	err := b.change(ctx, given.Service, func(s *shelf) error {
+		r = given
+		if err := s.based(r.ID, r.Revision); err != nil {
+			return err
+		}
 		if r.ID == "" {
 			r.ID = s.freeID(r.Kind())
 		}
@@ -298,7 +334,7 @@ func (r *Rule) applicable() error {
 		return err
 	}
 	last := *r
-	last.Off, last.Author, last.Reason = true, autoRollback, strings.Repeat("-", maxText)
+	last.Off, last.Ended, last.Author, last.Reason = true, time.Now().UTC(), autoRollback, strings.Repeat("-", maxText)
 	return last.invalid()
 }
 
@@ -314,8 +350,9 @@ func signed(author, reason string) error {
 }
 
 // Remove removes a rule and adds an entry to the history. Removing an unknown rule is an error that
-// matches ErrNoRule.
-func (b *Book) Remove(ctx context.Context, service, id, author, reason string) error {
+// matches ErrNoRule. Revision is the revision of the rule on which the change is based, as in Put;
+// 0 means any.
+func (b *Book) Remove(ctx context.Context, service, id string, revision int, author, reason string) error {
 	if err := signed(author, reason); err != nil {
 		return err
 	}
@@ -323,8 +360,48 @@ func (b *Book) Remove(ctx context.Context, service, id, author, reason string) e
 		if _, ok := s.records[id]; !ok {
 			return fmt.Errorf("remove the rule %s of %s: %w", id, service, ErrNoRule)
 		}
+		if err := s.based(id, revision); err != nil {
+			return err
+		}
 		return s.remove(ctx, "remove", id, author, reason)
 	})
+}
+
+// A ConflictError is the error of a change that is based on an old revision of a rule. Nothing was
+// changed.
+type ConflictError struct {
+	Service, ID string
+	Revision    int      // on which the change is based
+	Now         *Rule    // the rule as stored; nil if it was removed
+	Diff        []string // from the revision of the change to the stored rule, as Change.Diff returns it
+}
+
+// Error says who has changed the rule.
+func (e *ConflictError) Error() string {
+	if e.Now == nil {
+		return fmt.Sprintf("the rule %s of %s was removed since revision %d, on which the change is based", e.ID, e.Service, e.Revision)
+	}
+	return fmt.Sprintf("%s has changed the rule %s of %s to revision %d (%s), and the change is based on revision %d",
+		e.Now.Author, e.ID, e.Service, e.Now.Revision, e.Now.Reason, e.Revision)
+}
+
+// based returns a *ConflictError if the rule with an ID is not at a revision. 0 means any.
+func (s *shelf) based(id string, revision int) error {
+	now, ok := s.rule(id)
+	if revision == 0 || ok && now.Revision == revision {
+		return nil
+	}
+	e := &ConflictError{Service: s.service, ID: id, Revision: revision}
+	if ok {
+		e.Now = &now
+	}
+	for _, entry := range s.history {
+		var c Change
+		if json.Unmarshal(entry, &c) == nil && c.Rule == id && c.Revision == revision {
+			e.Diff = (&Change{Before: c.After, After: e.Now}).Diff()
+		}
+	}
+	return e
 }
 
 // History returns the last 100 changes of a service's rules, newest first.
@@ -346,8 +423,9 @@ func (b *Book) History(ctx context.Context, service string) ([]Change, error) {
 // Rollback makes the rules of a service what they were after the change with a revision, by changes
 // of their own. To undo the last change, roll back to the revision before it. Revision 0 is the
 // state before the first change. If the history does not reach back so far, the error matches
-// ErrNoRule.
-func (b *Book) Rollback(ctx context.Context, service string, revision int, author, reason string) error {
+// ErrNoRule. From is the newest revision that the operator knows, or 0: if there is a newer one,
+// the error is a *ConflictError.
+func (b *Book) Rollback(ctx context.Context, service string, revision, from int, author, reason string) error {
 	if err := signed(author, reason); err != nil {
 		return err
 	}
@@ -356,6 +434,10 @@ func (b *Book) Rollback(ctx context.Context, service string, revision int, autho
 		if err != nil {
 			return err
 		}
+		if newest := s.revision() - 1; from > 0 && newest != from {
+			return s.newer(from)
+		}
+		from = 0 // the changes of this rollback follow
 		for _, id := range slices.Sorted(maps.Keys(then)) {
 			r := then[id]
 			switch now, ok := s.rule(id); {
@@ -373,10 +455,46 @@ func (b *Book) Rollback(ctx context.Context, service string, revision int, autho
 	})
 }
 
+// newer returns the *ConflictError for the oldest change since a revision.
+func (s *shelf) newer(since int) error {
+	for _, id := range slices.Sorted(maps.Keys(s.history)) {
+		var c Change
+		if json.Unmarshal(s.history[id], &c) == nil && c.Revision > since {
+			return &ConflictError{Service: s.service, ID: c.Rule, Revision: since, Now: c.After, Diff: c.Diff()}
+		}
+	}
+	return &ConflictError{Service: s.service, Revision: since}
+}
+
+// At returns the rules of a service as they were after the change with a revision, sorted by ID,
+// and the newest revision. If the history does not reach back so far, the error matches ErrNoRule.
+func (b *Book) At(ctx context.Context, service string, revision int) (then []Rule, newest int, err error) {
+	s := &shelf{keeper: b.keeper, service: service}
+	if err := s.read(ctx, b); err != nil {
+		return nil, 0, err
+	}
+	changed, err := s.asOf(revision)
+	if err != nil {
+		return nil, 0, err
+	}
+	all := make(map[string]*Rule)
+	valid, _ := rulesIn(service, s.records)
+	for _, r := range valid {
+		all[r.ID] = &r
+	}
+	maps.Copy(all, changed)
+	for _, id := range slices.Sorted(maps.Keys(all)) {
+		if r := all[id]; r != nil {
+			then = append(then, *r)
+		}
+	}
+	return then, s.revision() - 1, nil
+}
+
 // sameEffect reports whether two rules do the same.
 func sameEffect(a, b *Rule) bool {
 	x, y := *a, *b
-	x.Revision, x.Author, x.Reason, x.Created = y.Revision, y.Author, y.Reason, y.Created
+	x.Revision, x.Author, x.Reason, x.Created, x.Ended = y.Revision, y.Author, y.Reason, y.Created, y.Ended
 	return slices.Equal(lines(&x), lines(&y))
 }
 
@@ -394,8 +512,15 @@ func (b *Book) rolledBack(ctx context.Context, service, id string, revision int,
 	})
 }
 
+// errContended is the error of a change that another process makes at the same time.
+var errContended = errors.New("another process changes the rules at the same time")
+
+// maxContended is how often a change is tried that other processes make at the same time.
+const maxContended = 50
+
 // change runs f with the rules and the history of a service. Changes of one Book run one after the
-// other.
+// other. If another process changes the rules at the same time, f runs again with what that process
+// has written.
 func (b *Book) change(ctx context.Context, service string, f func(s *shelf) error) error {
 	select {
 	case b.running <- struct{}{}:
@@ -403,15 +528,71 @@ func (b *Book) change(ctx context.Context, service string, f func(s *shelf) erro
 		return context.Cause(ctx)
 	}
 	defer func() { <-b.running }()
-	s := &shelf{keeper: b.keeper, service: service}
-	var err error
-	if s.records, err = b.read(ctx, service, rulesKind); err != nil {
+	for range maxContended {
+		s := &shelf{keeper: b.keeper, service: service}
+		if err := s.read(ctx, b); err != nil {
+			return err
+		}
+		if !s.pending() {
+			if err := f(s); !errors.Is(err, errContended) {
+				return err
+			}
+		}
+		select {
+		case <-time.After(time.Millisecond + rand.N(20*time.Millisecond)):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return errContended
+}
+
+// read reads the rules and the history.
+func (s *shelf) read(ctx context.Context, b *Book) (err error) {
+	if s.history, err = b.read(ctx, s.service, historyKind); err != nil {
 		return err
 	}
-	if s.history, err = b.read(ctx, service, historyKind); err != nil {
+	s.records, err = b.read(ctx, s.service, rulesKind)
+	return err
+}
+
+// pendingTime is how long a process may take from its entry in the history to the change of the
+// rule. An entry that is older was left by a process that has ended in between.
+const pendingTime = 2 * time.Second
+
+// pending reports whether another process has written the newest entry of the history, and is about
+// to change the rule.
+func (s *shelf) pending() bool {
+	for _, id := range slices.Backward(slices.Sorted(maps.Keys(s.history))) {
+		var c Change
+		if json.Unmarshal(s.history[id], &c) != nil || time.Since(c.At).Abs() > pendingTime {
+			return false
+		}
+		r, ok := s.rule(c.Rule)
+		if _, kept := s.records[c.Rule]; kept && !ok { // a broken record says nothing
+			return false
+		}
+		return ok != (c.After != nil) || ok && r.Revision < c.Revision
+	}
+	return false
+}
+
+// claim returns errContended if the history has another entry of the revision of ours. Registries
+// have no common compare-and-swap. Each writer adds its entry, and then reads the history. Of two
+// writers, the one that adds its entry later sees that of the other one, so at most one of them
+// goes on to change the rule. One that begins meanwhile waits until the change is made: see
+// pending.
+func (s *shelf) claim(ctx context.Context, ours string) error {
+	now, err := (&Book{keeper: s.keeper}).read(ctx, s.service, historyKind)
+	if err != nil {
 		return err
 	}
-	return f(s)
+	for id := range now {
+		if id != ours && revisionOf(id) >= revisionOf(ours) {
+			return errContended
+		}
+	}
+	return nil
 }
 
 // A shelf is the rules and the history of a service during a change.
@@ -485,6 +666,12 @@ func (s *shelf) put(ctx context.Context, what string, r Rule) (Rule, error) {
 	} else if what != "rollback" || r.Created.IsZero() {
 		r.Created = now
 	}
+	if r.Ended = (time.Time{}); r.Off {
+		r.Ended = now
+		if c.Before != nil && c.Before.Off {
+			r.Ended = cmp.Or(c.Before.Ended, now)
+		}
+	}
 	if err := r.applicable(); err != nil {
 		return r, err
 	}
@@ -516,11 +703,17 @@ func (s *shelf) write(ctx context.Context, c *Change, data []byte) error {
 	if err := s.keeper.Keep(ctx, s.service, historyKind, id, entry); err != nil {
 		return fmt.Errorf("write the history of %s: %w", s.service, err)
 	}
-	if err := s.keeper.Keep(ctx, s.service, rulesKind, c.Rule, data); err != nil {
+	err = s.claim(ctx, id)
+	if err == nil {
+		if err = s.keeper.Keep(ctx, s.service, rulesKind, c.Rule, data); err != nil {
+			err = fmt.Errorf("write the rule %s of %s: %w", c.Rule, s.service, err)
+		}
+	}
+	if err != nil {
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_ = s.keeper.Keep(undo, s.service, historyKind, id, nil) // the error below matters more
-		return fmt.Errorf("write the rule %s of %s: %w", c.Rule, s.service, err)
+		_ = s.keeper.Keep(undo, s.service, historyKind, id, nil) // the error above matters more
+		return err
 	}
 	s.history[id] = entry
 	if data == nil {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -53,7 +54,7 @@ func TestABookKeepsHistoryAndRollsBack(t *testing.T) {
 	if !strings.HasPrefix(other.ID, "timeout-") {
 		t.Errorf("the ID is %q", other.ID)
 	}
-	if err := book.Remove(ctx, "Shop", "c", "bob", "done"); err != nil {
+	if err := book.Remove(ctx, "Shop", "c", 0, "bob", "done"); err != nil {
 		t.Fatal(err)
 	}
 	history, err := book.History(ctx, "Shop")
@@ -63,7 +64,7 @@ func TestABookKeepsHistoryAndRollsBack(t *testing.T) {
 	if diff := strings.Join(history[2].Diff(), "\n"); !strings.Contains(diff, "- canary.percent: 10\n") || !strings.Contains(diff, "+ canary.percent: 50") {
 		t.Errorf("diff:\n%s", diff)
 	}
-	if err := book.Rollback(ctx, "Shop", 1, "carol", "back"); err != nil {
+	if err := book.Rollback(ctx, "Shop", 1, 0, "carol", "back"); err != nil {
 		t.Fatal(err)
 	}
 	all, err := book.List(ctx, "")
@@ -71,11 +72,11 @@ func TestABookKeepsHistoryAndRollsBack(t *testing.T) {
 		t.Errorf("after the rollback: %+v, %v", all, err)
 	}
 	for _, revision := range []int{-1, 7} {
-		if err := book.Rollback(ctx, "Shop", revision, "carol", "back"); !errors.Is(err, rules.ErrNoRule) {
+		if err := book.Rollback(ctx, "Shop", revision, 0, "carol", "back"); !errors.Is(err, rules.ErrNoRule) {
 			t.Errorf("revision %d: %v", revision, err)
 		}
 	}
-	if err := book.Remove(ctx, "Shop", "nothing", "bob", "done"); !errors.Is(err, rules.ErrNoRule) {
+	if err := book.Remove(ctx, "Shop", "nothing", 0, "bob", "done"); !errors.Is(err, rules.ErrNoRule) {
 		t.Errorf("remove an unknown rule: %v", err)
 	}
 }
@@ -114,7 +115,7 @@ func TestABookRefusesWhatProcessesRefuse(t *testing.T) {
 		if err != nil || err2 != nil || len(all) != 1 || all[0].ID != stored.ID {
 			t.Fatalf("Put returned %v, and the rules are %v, %v", err, all, err2)
 		}
-		if err := book.Remove(t.Context(), r.Service, stored.ID, "ann", "done"); err != nil {
+		if err := book.Remove(t.Context(), r.Service, stored.ID, 0, "ann", "done"); err != nil {
 			t.Fatal(err)
 		}
 		return false
@@ -176,10 +177,10 @@ func TestHistoryIsBounded(t *testing.T) {
 	if err != nil || len(history) != 100 || history[0].Revision != 120 || history[99].Revision != 21 {
 		t.Errorf("%d changes, %v", len(history), err)
 	}
-	if err := book.Rollback(t.Context(), "Shop", 20, "ann", "back"); err != nil {
+	if err := book.Rollback(t.Context(), "Shop", 20, 0, "ann", "back"); err != nil {
 		t.Errorf("back to the first: %v", err)
 	}
-	if err := book.Rollback(t.Context(), "Shop", 19, "ann", "back"); !errors.Is(err, rules.ErrNoRule) {
+	if err := book.Rollback(t.Context(), "Shop", 19, 0, "ann", "back"); !errors.Is(err, rules.ErrNoRule) {
 		t.Errorf("too far back: %v", err)
 	}
 }
@@ -269,7 +270,7 @@ func TestABookWatches(t *testing.T) {
 		<-seen
 		put(t, book, canary(10))
 		awaitRules(seen, 1)
-		if err := book.Remove(ctx, "Shop", "c", "ann", "done"); err != nil {
+		if err := book.Remove(ctx, "Shop", "c", 0, "ann", "done"); err != nil {
 			t.Fatal(err)
 		}
 		awaitRules(seen, 0)
@@ -290,5 +291,138 @@ func TestAServiceHasABoundedNumberOfRules(t *testing.T) {
 	_, err := book.Put(t.Context(), canary(1))
 	if invalid, ok := errors.AsType[*rules.InvalidError](err); !ok || invalid.Problems[0].ID != "YDL-R014" {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A change that is based on an old revision is refused, with what has changed since.
+func TestAChangeOfAnOldRevisionIsRefused(t *testing.T) {
+	registry := memory.New(nil)
+	ann, bob := open(t, registry), open(t, registry)
+	seen := put(t, ann, canary(10))
+	next := seen
+	next.Canary = &rules.Canary{To: seen.Canary.To, Percent: 30}
+	next.Author = "bob"
+	put(t, bob, next)
+	seen.Canary.Percent = 20
+	_, err := ann.Put(t.Context(), seen)
+	conflict, ok := errors.AsType[*rules.ConflictError](err)
+	if !ok || conflict.Now.Canary.Percent != 30 || !slices.Contains(conflict.Diff, "- canary.percent: 10") || !slices.Contains(conflict.Diff, "+ canary.percent: 30") {
+		t.Fatalf("put: %v, %+v", err, conflict)
+	}
+	if want := "bob has changed the rule " + seen.ID + " of Shop to revision 2"; !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
+	}
+	if err := ann.Remove(t.Context(), "Shop", seen.ID, seen.Revision, "ann", "x"); !errors.As(err, &conflict) {
+		t.Errorf("remove: %v", err)
+	}
+	if err := ann.Rollback(t.Context(), "Shop", 0, 1, "ann", "x"); !errors.As(err, &conflict) {
+		t.Errorf("rollback: %v", err)
+	}
+	if all, err := ann.List(t.Context(), "Shop"); err != nil || len(all) != 1 || all[0].Canary.Percent != 30 {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if err := ann.Remove(t.Context(), "Shop", seen.ID, 2, "ann", "x"); err != nil {
+		t.Error(err)
+	}
+	if _, err := ann.Put(t.Context(), next); !errors.As(err, &conflict) || conflict.Now != nil {
+		t.Errorf("put after remove: %v", err)
+	}
+}
+
+// Of several processes that change a rule at the same time, each on top of the revision that it has
+// read, one at a time succeeds: no change is lost, and no two have the same revision.
+func TestNoConcurrentChangeIsLost(t *testing.T) {
+	t.Attr("rerun", "never")
+	registry := memory.New(nil)
+	first := put(t, open(t, registry), canary(0))
+	const writers, changes = 4, 5
+	var all sync.WaitGroup
+	for range writers {
+		book := open(t, registry)
+		all.Go(func() {
+			for done := 0; done < changes; {
+				list, err := book.List(t.Context(), "Shop")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				r := list[0]
+				r.Canary = &rules.Canary{To: r.Canary.To, Percent: r.Canary.Percent + 1}
+				switch _, err := book.Put(t.Context(), r); {
+				case err == nil:
+					done++
+				case !errors.As(err, new(*rules.ConflictError)):
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	book := open(t, registry)
+	list, err := book.List(t.Context(), "Shop")
+	if err != nil || list[0].Canary.Percent != writers*changes || list[0].Revision != first.Revision+writers*changes {
+		t.Errorf("%+v, %v: want %d changes", list, err, writers*changes)
+	}
+	history, err := book.History(t.Context(), "Shop")
+	if err != nil || len(history) != 1+writers*changes {
+		t.Errorf("the history has %d entries, %v", len(history), err)
+	}
+}
+
+// An interleaved keeper runs something once, before a record of a kind is written.
+type interleaved struct {
+	rules.Keeper
+
+	kind string
+	run  func()
+}
+
+func (k *interleaved) Keep(ctx context.Context, service, kind, id string, value []byte) error {
+	if run := k.run; run != nil && kind == k.kind && value != nil {
+		k.run = nil
+		run()
+	}
+	return k.Keeper.Keep(ctx, service, kind, id, value)
+}
+
+// Two operators change a rule at the same moment: wherever the change of the second one falls into
+// that of the first one, one of them is refused, and the other one's rule is what is stored.
+func TestOneOfTwoChangesAtTheSameMomentIsRefused(t *testing.T) {
+	t.Attr("rerun", "never")
+	for _, kind := range []string{"history", "rules"} {
+		registry := memory.New(nil)
+		first := put(t, open(t, registry), canary(1))
+		bob := open(t, registry)
+		ended := make(chan error, 1)
+		of := func(percent float64, author string) rules.Rule {
+			r := first
+			r.Canary, r.Author = &rules.Canary{To: first.Canary.To, Percent: percent}, author
+			return r
+		}
+		ann := open(t, &interleaved{registry, kind, func() {
+			go func() {
+				_, err := bob.Put(t.Context(), of(3, "bob"))
+				ended <- err
+			}()
+			select {
+			case err := <-ended: // bob was faster
+				ended <- err
+			case <-time.After(100 * time.Millisecond): // bob waits for ann
+			}
+		}})
+		stored, err := ann.Put(t.Context(), of(2, "ann"))
+		other := <-ended
+		conflict := new(rules.ConflictError)
+		if (err == nil) == (other == nil) || err != nil && !errors.As(err, &conflict) || other != nil && !errors.As(other, &conflict) {
+			t.Fatalf("%s: ann %v, bob %v: want that one is refused", kind, err, other)
+		}
+		want := 3.0
+		if err == nil {
+			want = stored.Canary.Percent
+		}
+		if list, err := bob.List(t.Context(), "Shop"); err != nil || list[0].Canary.Percent != want || list[0].Revision != 2 {
+			t.Errorf("%s: %+v, %v: want %v %%", kind, list, err, want)
+		}
 	}
 }

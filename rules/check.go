@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,6 +40,9 @@ type Problem struct {
 	Text    string `json:"text"`            // what is wrong, in one line
 	Hint    string `json:"hint,omitempty"`  // what to do
 	Warning bool   `json:"warning,omitempty"`
+	// Force says that the change stops calls, lets calls go where they should not, or names
+	// something that does not exist, so that an operator has to confirm it. It is a warning too.
+	Force bool `json:"force,omitempty"`
 }
 
 // String returns the problem as one line, which ends in its ID.
@@ -89,6 +93,12 @@ var problems = map[string]string{
 	"YDL-R022": "a rule that takes capacity or refuses calls does not expire",
 	"YDL-R023": "an instance would get much more traffic than now",
 	"YDL-R024": "all instances are disabled, by their state or by rules",
+	"YDL-R025": "more than half of the calls of the service or of a method would not be executed",
+	"YDL-R026": "the registry has no such service",
+	"YDL-R027": "the scope names a method or a caller that does not exist",
+	"YDL-R028": "instances that a canary holds back would get calls",
+	"YDL-R029": "another rule leaves the rule no effect",
+	"YDL-R030": "the network is not an IP address or a range",
 }
 
 // A checker collects the problems of a rule.
@@ -103,6 +113,11 @@ func (c *checker) warnf(id, field, hint, format string, args ...any) {
 	c.found[len(c.found)-1].Warning = true
 }
 
+func (c *checker) forcef(id, field, hint, format string, args ...any) {
+	c.warnf(id, field, hint, format, args...)
+	c.found[len(c.found)-1].Force = true
+}
+
 // Check returns what is wrong with the rule, and warnings. A rule with a problem that is not a
 // warning is refused by Book.Put, and processes do not apply it.
 func (r *Rule) Check() []Problem {
@@ -112,14 +127,17 @@ func (r *Rule) Check() []Problem {
 	}
 	c.texts(r)
 	c.scope(r)
-	set := slices.DeleteFunc(r.kinds(), func(k kind) bool { return !k.set })
+	set := slices.DeleteFunc(slices.Clone(kinds), func(k *kind) bool { return !k.set(r) })
 	switch len(set) {
 	case 0:
 		c.addf("YDL-R005", "", "set one of "+strings.Join(Kinds(), ", "), "the rule has no kind")
 	case 1:
-		c.action(r)
-		c.side(r, set[0].name)
-		c.expiry(r, set[0].name)
+		set[0].check(c, r)
+		if r.Rollback != nil {
+			c.rollback(r)
+		}
+		c.side(r, set[0])
+		c.expiry(r, set[0])
 	default:
 		c.addf("YDL-R005", "", "make a rule of each", "the rule has several kinds: %s and %s", set[0].name, set[1].name)
 	}
@@ -183,45 +201,6 @@ func (c *checker) scope(r *Rule) {
 	}
 }
 
-// action checks the field that decides the kind.
-func (c *checker) action(r *Rule) {
-	switch {
-	case r.Weight != nil:
-		c.target("weight.to", &r.Weight.To)
-		c.number("weight.percent", float64(r.Weight.Percent), 0, 10_000)
-	case r.Canary != nil:
-		c.target("canary.to", &r.Canary.To)
-		c.number("canary.percent", r.Canary.Percent, 0, 100)
-		c.by("canary.by", r.Canary.By, "caller", "tenant", "key")
-	case r.Route != nil:
-		c.target("route.to", &r.Route.To)
-	case r.Disable != nil:
-		c.disable(r)
-	case r.Limit != nil:
-		c.limit(r.Limit)
-	case r.Timeout != nil:
-		c.duration("timeout.after", r.Timeout.After, time.Millisecond, 24*time.Hour)
-	case r.Retry != nil:
-		c.number("retry.times", float64(r.Retry.Times), 1, 10)
-		c.duration("retry.backoff", r.Retry.Backoff, 0, time.Minute)
-	case r.Hedge != nil:
-		c.hedge(r.Hedge)
-	case r.Breaker != nil:
-		c.breaker(r.Breaker)
-	case r.Fault != nil:
-		c.fault(r.Fault)
-	case r.Mock != nil:
-		c.answer("mock", r.Mock)
-	case r.Fallback != nil:
-		c.answer("fallback", r.Fallback)
-	case r.Switch != nil:
-		c.switched(r)
-	}
-	if r.Rollback != nil {
-		c.rollback(r)
-	}
-}
-
 func (c *checker) target(field string, t *Target) {
 	if *t == (Target{}) {
 		c.addf("YDL-R007", field, "set addr, version, tag, group or zone", "it selects nothing")
@@ -262,93 +241,6 @@ func (c *checker) word(field, text string, words ...string) {
 	c.addf("YDL-R008", field, hint, "%.40q is unknown", text)
 }
 
-func (c *checker) disable(r *Rule) {
-	d := r.Disable
-	if d.To != nil {
-		c.target("disable.to", d.To)
-		if len(d.Except) > 0 {
-			c.addf("YDL-R010", "disable.except", "make the scope of the rule smaller", "a rule that disables instances has no exceptions")
-		}
-	}
-	if len(d.Except) > maxExcept {
-		c.addf("YDL-R006", "disable.except", "", "it has %d entries, want at most %d", len(d.Except), maxExcept)
-	}
-	for i, name := range d.Except[:min(len(d.Except), maxExcept)] {
-		c.text(fmt.Sprintf("disable.except[%d]", i), name, true)
-	}
-}
-
-// switched checks a Switch.
-func (c *checker) switched(r *Rule) {
-	c.text("switch.name", r.Switch.Name, true)
-	for _, p := range []part{{"method", r.Method}, {"caller", r.Caller}, {"tenant", r.Tenant}} {
-		if p.value != "" {
-			c.addf("YDL-R010", p.name, "leave the scope empty", "a switch does not act on calls")
-		}
-	}
-	if len(r.Header) > 0 {
-		c.addf("YDL-R010", "header", "leave the scope empty", "a switch does not act on calls")
-	}
-}
-
-func (c *checker) limit(l *Limit) {
-	if l.PerSecond == 0 && l.Concurrent == 0 {
-		c.addf("YDL-R009", "limit", "set perSecond or concurrent", "it limits nothing")
-	}
-	c.number("limit.perSecond", l.PerSecond, 0, 1e9)
-	c.number("limit.burst", float64(l.Burst), 0, 1e9)
-	c.number("limit.concurrent", float64(l.Concurrent), 0, 1e6)
-	c.number("limit.queue", float64(l.Queue), -1, 1e6)
-	c.by("limit.by", l.By, "caller", "tenant", "method")
-	if l.By != "" && l.PerSecond == 0 {
-		c.addf("YDL-R010", "limit.by", "set perSecond", "it divides only calls per second")
-	}
-}
-
-func (c *checker) hedge(h *Hedge) {
-	switch {
-	case h.After == 0 && h.Percentile == 0:
-		c.addf("YDL-R009", "hedge", "set after or percentile", "it hedges nothing")
-	case h.After != 0 && h.Percentile != 0:
-		c.addf("YDL-R010", "hedge", "set one of after and percentile", "it has both")
-	case h.After != 0:
-		c.duration("hedge.after", h.After, 100*time.Microsecond, time.Hour)
-	default:
-		c.number("hedge.percentile", h.Percentile, 1, 99.99)
-	}
-}
-
-func (c *checker) breaker(b *Breaker) {
-	if b.Errors == 0 && b.Share == 0 {
-		c.addf("YDL-R009", "breaker", "set errors or share", "it never opens")
-	}
-	c.number("breaker.errors", float64(b.Errors), 0, 1e6)
-	c.number("breaker.share", b.Share, 0, 1)
-	c.number("breaker.minCalls", float64(b.MinCalls), 0, 1e6)
-	c.duration("breaker.window", b.Window, 0, time.Hour)
-	c.duration("breaker.open", b.Open, 0, time.Hour)
-}
-
-func (c *checker) fault(f *Fault) {
-	c.number("fault.percent", f.Percent, 0, 100)
-	if f.Percent > 0 && f.Percent < 0.01 {
-		c.addf("YDL-R006", "fault.percent", "use at least 0.01", "%v is too small", f.Percent)
-	}
-	c.duration("fault.delay", f.Delay, 0, time.Hour)
-	c.duration("fault.jitter", f.Jitter, 0, time.Hour)
-	c.text("fault.message", f.Message, false)
-	c.code("fault.code", f.Code)
-	if f.Lose != "" && f.Lose != "request" && f.Lose != "reply" {
-		c.word("fault.lose", f.Lose, "request", "reply")
-	}
-	switch {
-	case f.Code != "" && f.Lose != "":
-		c.addf("YDL-R010", "fault", "set one of code and lose", "it has both")
-	case f.Code == "" && f.Lose == "" && f.Delay == 0 && f.Jitter == 0:
-		c.addf("YDL-R009", "fault", "set delay, code or lose", "it does nothing")
-	}
-}
-
 // code checks the name of a code.
 func (c *checker) code(field, name string) {
 	if name == "" {
@@ -373,27 +265,10 @@ var codes = func() map[string]yodel.Code {
 	return byName
 }()
 
-func (c *checker) answer(field string, a *Answer) {
-	c.code(field+".code", a.Code)
-	c.text(field+".message", a.Message, false)
-	switch {
-	case len(a.Reply) > maxReply:
-		c.addf("YDL-R003", field+".reply", fmt.Sprintf("use at most %d", maxReply), "it has %d bytes", len(a.Reply))
-	case len(a.Reply) > 0 && !json.Valid(a.Reply):
-		c.addf("YDL-R001", field+".reply", "", "it is not JSON")
-	case field == "fallback" && a.Code != "":
-		c.addf("YDL-R010", "fallback.code", "use a mock", "a fallback has a reply and no code")
-	case a.Code != "" && len(a.Reply) > 0:
-		c.addf("YDL-R010", field, "set one of reply and code", "it has both")
-	case a.Code == "" && len(a.Reply) == 0:
-		c.addf("YDL-R009", field, "set reply or code", "it has no reply")
-	}
-}
-
 func (c *checker) rollback(r *Rule) {
 	b := r.Rollback
-	if r.Switch != nil {
-		c.addf("YDL-R010", "rollback", "", "a switch does not act on calls")
+	if k := r.kind(); k.sides == inPrograms {
+		c.addf("YDL-R010", "rollback", "", "a %s does not act on calls", k.name)
 	}
 	if b.Below <= 0 {
 		c.addf("YDL-R006", "rollback.below", "use more than 0, and at most 100", "%v is out of range", b.Below)
@@ -405,13 +280,13 @@ func (c *checker) rollback(r *Rule) {
 }
 
 // side checks Rule.Side.
-func (c *checker) side(r *Rule, kind string) {
-	both := slices.Contains([]string{"limit", "fault", "mock", "fallback"}, kind) || kind == "disable" && r.Disable.To == nil
+func (c *checker) side(r *Rule, k *kind) {
+	c.who(r, k)
 	switch {
-	case r.Side == "" || r.Side == "client" && kind != "switch":
-	case r.Side == "server" && both:
-	case r.Side == "server" || kind == "switch":
-		c.addf("YDL-R010", "side", "leave it empty", "a %s rule does not act on the %s alone", kind, r.Side)
+	case r.Side == "" || r.Side == "client" && k.sides != inPrograms:
+	case r.Side == "server" && r.onServer():
+	case r.Side == "server" || k.sides == inPrograms:
+		c.addf("YDL-R010", "side", "leave it empty", "a %s rule does not act on the %s alone", k.name, r.Side)
 	default:
 		c.word("side", r.Side, "client", "server")
 	}
@@ -420,10 +295,10 @@ func (c *checker) side(r *Rule, kind string) {
 // farthest is how long a rule may last.
 const farthest = 10 * 365 * 24 * time.Hour
 
-func (c *checker) expiry(r *Rule, kind string) {
+func (c *checker) expiry(r *Rule, k *kind) {
 	switch {
-	case r.Expires.IsZero() && slices.Contains([]string{"disable", "limit", "fault", "mock"}, kind):
-		c.warnf("YDL-R022", "expires", "set an expiry, for example in 24h", "a %s rule never ends by itself", kind)
+	case r.Expires.IsZero() && k.form.ends:
+		c.warnf("YDL-R022", "expires", "set an expiry, for example in 24h", "a %s rule never ends by itself", k.name)
 	case !r.Expires.IsZero() && !r.Created.IsZero() && r.Expires.Sub(r.Created) > farthest:
 		c.addf("YDL-R011", "expires", "use at most 10 years", "it is too late")
 	}
@@ -458,9 +333,7 @@ func Decode(data []byte) (Rule, error) {
 
 // meant returns a hint for an unknown field.
 func meant(field string) string {
-	fields := append(Kinds(), "schema", "id", "service", "method", "caller", "tenant", "header", "side", "rollback",
-		"off", "expires", "author", "reason", "created", "revision", "to", "percent", "by", "version", "addr", "tag", "group", "zone")
-	if near := similar(field, fields); near != "" {
+	if near := similar(field, fieldNames(reflect.TypeFor[Rule]())); near != "" {
 		return fmt.Sprintf("did you mean %q?", near)
 	}
 	return ""

@@ -81,6 +81,42 @@ func TestOnChangeHasTheFirstRules(t *testing.T) {
 	})
 }
 
+// A slow registry takes its time to return rules.
+type slow struct {
+	*registry.Registry
+
+	takes time.Duration
+}
+
+func (s slow) Kept(ctx context.Context, service, kind string, update func(map[string][]byte)) error {
+	select {
+	case <-time.After(s.takes):
+		return s.Registry.Kept(ctx, service, kind, update)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// The first call of a client waits for the rules, for a second at most and only once.
+func TestTheFirstCallWaitsForTheRules(t *testing.T) {
+	for takes, waits := range map[time.Duration]time.Duration{999 * time.Millisecond: 999 * time.Millisecond, time.Minute: time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			in := memory.New(nil)
+			put(t, open(t, in), rules.Rule{ID: "off", Service: "Shop", Disable: &rules.Disable{}, Author: "ann", Reason: "a test"})
+			c := yodel.NewClient(rules.With(slow{in, takes}, nil).Service("Shop"), nil)
+			defer c.Close()
+			synctest.Wait()
+			for i, want := range []time.Duration{waits, 0} {
+				began := time.Now()
+				err := c.Do(t.Context(), &yodel.Call{Method: "Shop.Buy", NoWait: true})
+				if took := time.Since(began); took != want || errors.Is(err, yodel.FailedPrecondition) != (takes == waits) {
+					t.Errorf("with a registry that takes %v, call %d took %v, want %v, and got %v", takes, i, took, want, err)
+				}
+			}
+		})
+	}
+}
+
 // A failing registry keeps rules, and cannot be read while it is down.
 type failing struct {
 	*registry.Registry

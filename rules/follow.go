@@ -8,9 +8,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,11 +50,13 @@ type trip struct {
 	why      string
 }
 
-// A table is the rules of a service that act. It does not change.
+// A table is the rules of a service that act. Apart from methods, it does not change.
 type table struct {
 	rules    []*active // sorted by ID
 	routing  []*active // those that choose instances, in the order in which they apply
 	switches map[string]bool
+	scoped   uint64                      // rules with a method in their scope: bits by their index
+	methods  []atomic.Pointer[selection] // what selected remembers; nil if scoped is 0
 }
 
 // unloaded is the table of a service whose rules are not known yet.
@@ -159,11 +163,12 @@ const (
 
 // read reads the records until ctx ends.
 func (s *service) read(ctx context.Context) {
-	wait, last := firstWait, ""
+	defer s.of.outage.leave(s.name)
+	wait := firstWait
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := s.of.registry.Kept(ctx, s.name, rulesKind, func(records map[string][]byte) {
-			last = ""
+			s.of.outage.end(s.name, cmp.Or(s.of.opts.Logger, slog.Default()))
 			s.set(records)
 		})
 		if ctx.Err() != nil {
@@ -172,10 +177,7 @@ func (s *service) read(ctx context.Context) {
 		if err == nil {
 			err = errors.New("the registry stopped watching")
 		}
-		if text := err.Error(); text != last {
-			last = text
-			s.of.opts.Logger.Warn("yodel: the rules cannot be read, and are read again; the last rules stay in force", "service", s.name, "err", err)
-		}
+		s.of.outage.note(s.name, err, cmp.Or(s.of.opts.Logger, slog.Default()))
 		if time.Since(began) > lastWait {
 			wait = firstWait
 		}
@@ -185,6 +187,59 @@ func (s *service) read(ctx context.Context) {
 		}
 		wait = min(2*wait, lastWait)
 	}
+}
+
+// An outage logs that a registry does not answer: when the first service cannot be read, once a
+// minute from then on, and when all services can be read again. An outage that begins soon after
+// another one is logged later, so that a registry that fails now and then does not fill the log.
+type outage struct {
+	mu     sync.Mutex
+	failed map[string]bool // the services that cannot be read
+	at     time.Time       // of the last warning
+	warned bool            // of this outage
+}
+
+// Pauses between two warnings of the same outage, and of two.
+const (
+	betweenWarnings = time.Minute
+	betweenOutages  = 10 * time.Second
+)
+
+// note notes that the rules of a service cannot be read.
+func (o *outage) note(service string, err error, log *slog.Logger) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.failed == nil {
+		o.failed = make(map[string]bool)
+	}
+	o.failed[service] = true
+	pause := betweenOutages
+	if o.warned {
+		pause = betweenWarnings
+	}
+	if time.Since(o.at) < pause {
+		return
+	}
+	o.at, o.warned = time.Now(), true
+	log.Warn("yodel: the rules cannot be read, and are read again; the last rules stay in force",
+		"services", len(o.failed), "rpcService", service, "err", err)
+}
+
+// end notes that the rules of a service can be read.
+func (o *outage) end(service string, log *slog.Logger) {
+	if o.leave(service) {
+		log.Info("yodel: the rules can be read again")
+	}
+}
+
+// leave removes a service, and reports whether that ends an outage of which there was a warning.
+func (o *outage) leave(service string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.failed, service)
+	over := o.warned && len(o.failed) == 0
+	o.warned = o.warned && !over
+	return over
 }
 
 // set takes the records over. A record that is not a valid rule leaves the last valid rule with its
@@ -221,7 +276,7 @@ func (s *service) set(records map[string][]byte) {
 	}
 	s.mu.Unlock()
 	for _, id := range refused {
-		s.of.opts.Logger.Warn("yodel: a rule in the registry is refused", "service", s.name, "rule", id, "err", invalid[id])
+		cmp.Or(s.of.opts.Logger, slog.Default()).Warn("yodel: a rule in the registry is refused", "rpcService", s.name, "rule", id, "err", invalid[id])
 	}
 	select {
 	case s.news <- struct{}{}:
@@ -234,14 +289,19 @@ func (s *service) set(records map[string][]byte) {
 func (s *service) refresh(now time.Time) (broken []broken, next time.Duration) {
 	s.mu.Lock()
 	next = time.Hour
+	if !s.heard { // calls wait for the rules
+		s.mu.Unlock()
+		return nil, next
+	}
 	for _, a := range s.known {
 		if !a.Active(now) || s.tripped[a.ID].revision == a.Revision && s.tripped[a.ID].why != "" {
+			a.held = ""
 			continue
 		}
 		if !a.Expires.IsZero() {
 			next = min(next, a.Expires.Sub(now))
 		}
-		if a.Rollback == nil {
+		if a.Rollback == nil && !a.drawing() {
 			continue
 		}
 		next = min(next, time.Second)
@@ -274,18 +334,22 @@ func brokenRule(a *active, why string) broken { return broken{a.ID, a.Revision, 
 // compileLocked compiles the rules that act, and reports whether they have changed.
 func (s *service) compileLocked(now time.Time) (changed bool) {
 	var t *table
+	var ended []*active // they act if there is room
 	for _, id := range slices.Sorted(maps.Keys(s.known)) {
 		a := s.known[id]
-		_, tripped := s.tripped[id]
-		if !a.Active(now) || tripped || t != nil && len(t.rules) >= maxRules {
+		if _, tripped := s.tripped[id]; tripped || !a.Active(now) {
+			if a.rest != nil {
+				ended = append(ended, a.rest)
+			}
 			continue
 		}
-		if t == nil {
-			t = &table{}
-		}
-		t.add(a)
+		t = t.add(a)
+	}
+	for _, a := range ended {
+		t = t.add(a)
 	}
 	if t != nil {
+		slices.SortStableFunc(t.rules, func(a, b *active) int { return strings.Compare(a.ID, b.ID) })
 		slices.SortStableFunc(t.routing, func(a, b *active) int { return cmp.Compare(routeOrder(a), routeOrder(b)) })
 	}
 	old := s.rules()
@@ -296,6 +360,9 @@ func (s *service) compileLocked(now time.Time) (changed bool) {
 	if old != nil && t != nil && slices.Equal(old.rules, t.rules) {
 		return false
 	}
+	if t != nil {
+		t.finish()
+	}
 	s.table.Store(t)
 	if (old == nil) != (t == nil) {
 		s.of.count(t != nil)
@@ -305,37 +372,39 @@ func (s *service) compileLocked(now time.Time) (changed bool) {
 	return true
 }
 
-func (t *table) add(a *active) {
+// add adds a rule if there is room, and returns the table, which it makes if there is none.
+func (t *table) add(a *active) *table {
+	if t == nil {
+		t = &table{}
+	}
+	if len(t.rules) >= maxRules {
+		return t
+	}
 	t.rules = append(t.rules, a)
 	if a.target() != nil {
 		t.routing = append(t.routing, a)
 	}
-	if a.Switch != nil {
-		if t.switches == nil {
-			t.switches = make(map[string]bool)
-		}
-		t.switches[a.Switch.Name] = a.Switch.On
+	if a.kind.fill != nil {
+		a.kind.fill(t, &a.Rule)
 	}
+	return t
 }
 
-// routeOrder returns the order in which rules choose instances.
+// routeOrder returns the order in which rules choose instances. A rule that draws no calls comes
+// after those of its kind that do, so that it does not take their instances away.
 func routeOrder(a *active) int {
-	switch {
-	case a.Disable != nil:
-		return 0
-	case a.Route != nil:
-		return 1
-	case a.Canary != nil:
-		return 2
+	order := 2 * a.kind.routes.order
+	if share, ok := a.draws(); ok && share == 0 {
+		order++
 	}
-	return 3
+	return order
 }
 
 // report calls the OnChange hook.
 func (s *service) report() {
 	defer func() {
 		if value := recover(); value != nil {
-			s.of.opts.Logger.Error("yodel: the OnChange hook of the rules panicked", "service", s.name, "panic", fmt.Sprint(value))
+			cmp.Or(s.of.opts.Logger, slog.Default()).Error("yodel: the OnChange hook of the rules panicked", "rpcService", s.name, "panic", fmt.Sprint(value))
 		}
 	}()
 	var all []Rule
@@ -349,17 +418,25 @@ func (s *service) report() {
 
 // A sample is the counts of a rule at a time.
 type sample struct {
-	at        time.Time
-	good, bad uint64
+	at           time.Time
+	good, bad    uint64
+	meant, taken uint64
 }
 
-// broken takes a sample of the counts. It returns why the Rollback condition is broken, or "".
+// heldSpan is the time over which a canary without a Rollback is watched.
+const heldSpan = 10 * time.Second
+
+// broken takes a sample of the counts. It returns why the Rollback condition is broken, or "", and
+// sets held.
 func (a *active) broken(now time.Time) string {
-	span := time.Duration(a.Rollback.For)
+	span := heldSpan
+	if a.Rollback != nil {
+		span = time.Duration(a.Rollback.For)
+	}
 	if n := len(a.samples); n > 0 && now.Sub(a.samples[n-1].at) < time.Second*9/10 {
 		return ""
 	}
-	current := sample{now, a.counts.good.Load(), a.counts.bad.Load()}
+	current := sample{now, a.counts.good.Load(), a.counts.bad.Load(), a.counts.meant.Load(), a.counts.taken.Load()}
 	a.samples = append(a.samples, current)
 	first := 0
 	for first+1 < len(a.samples) && now.Sub(a.samples[first+1].at) >= span {
@@ -367,12 +444,20 @@ func (a *active) broken(now time.Time) string {
 	}
 	a.samples = slices.Delete(a.samples, 0, first)
 	then := a.samples[0]
-	if now.Sub(then.at) < span {
+	meant, taken := current.meant-then.meant, current.taken-then.taken
+	a.held = ""
+	if 2*taken < meant {
+		a.held = fmt.Sprintf("%s: %s took %d of %d calls that were meant for it", a.holders(), a.target(), taken, meant)
+	}
+	if a.Rollback == nil || now.Sub(then.at) < span {
 		return ""
 	}
 	good, bad := current.good-then.good, current.bad-then.bad
 	calls := good + bad
 	if calls == 0 || calls < uint64(a.Rollback.least()) {
+		if a.held != "" && meant >= uint64(a.Rollback.least()) {
+			return fmt.Sprintf("%s within %v; %d of the %d calls that it executed succeeded, want %v %%", a.held, a.Rollback.For, good, calls, a.Rollback.Below)
+		}
 		return ""
 	}
 	if share := 100 * float64(good) / float64(calls); share < a.Rollback.Below {
@@ -381,10 +466,44 @@ func (a *active) broken(now time.Time) string {
 	return ""
 }
 
+// holders says what keeps the instances of a canary from their calls.
+func (a *active) holders() string {
+	c := a.counts.via.Load()
+	if c == nil {
+		return "held back"
+	}
+	selected, unreachable, by := make(map[string]bool), false, make(map[string]bool)
+	for _, ep := range c.Endpoints() {
+		if in := ep.Instance(); a.target().selects(&in) {
+			selected[in.Addr] = true
+			unreachable = unreachable || !ep.Connected()
+		}
+	}
+	for _, ep := range c.Stats().Endpoints {
+		if !selected[ep.Addr] {
+			continue
+		}
+		for _, name := range ep.NotReady {
+			by[name] = true
+		}
+		for name := range ep.Ejections { // it may be ready for a moment
+			by[name] = true
+		}
+	}
+	switch {
+	case unreachable:
+		return "unreachable"
+	case len(by) > 0:
+		return "held back by " + strings.Join(slices.Sorted(maps.Keys(by)), " and ")
+	}
+	return "held back"
+}
+
 // rollBack switches a rule off in the registry. This process does not apply it any more, whether
 // the registry works or not.
 func (s *service) rollBack(ctx context.Context, b broken) {
-	s.of.opts.Logger.Warn("yodel: a rule is rolled back", "service", s.name, "rule", b.id, "why", b.why)
+	cmp.Or(s.of.opts.Logger, slog.Default()).Warn("yodel: a rule is rolled back", "rpcService", s.name, "rule", b.id, "reason", b.why)
+	var warned time.Time
 	for wait := firstWait; ctx.Err() == nil; wait = min(2*wait, lastWait) {
 		one, cancel := context.WithTimeout(ctx, lastWait)
 		err := s.of.book.rolledBack(one, s.name, b.id, b.revision, b.why)
@@ -392,7 +511,10 @@ func (s *service) rollBack(ctx context.Context, b broken) {
 		if err == nil {
 			return
 		}
-		s.of.opts.Logger.Warn("yodel: a rule could not be switched off in the registry", "service", s.name, "rule", b.id, "err", err)
+		if time.Since(warned) >= betweenWarnings {
+			warned = time.Now()
+			cmp.Or(s.of.opts.Logger, slog.Default()).Warn("yodel: a rule could not be switched off in the registry", "rpcService", s.name, "rule", b.id, "err", err)
+		}
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
@@ -400,12 +522,19 @@ func (s *service) rollBack(ctx context.Context, b broken) {
 	}
 }
 
-// statesLocked returns the rules with their counters.
+// statesLocked returns the rules with their counters, sorted by ID.
 func (s *service) statesLocked(now time.Time) (all []introspect.RuleState) {
-	for id, a := range s.known {
+	ids := slices.AppendSeq(slices.Collect(maps.Keys(s.known)), maps.Keys(s.invalid))
+	slices.Sort(ids)
+	for _, id := range slices.Compact(ids) {
+		a := s.known[id]
+		if a == nil {
+			all = append(all, introspect.RuleState{Service: s.name, ID: id, State: "invalid", Problem: s.invalid[id]})
+			continue
+		}
 		state := introspect.RuleState{
 			Service: s.name, ID: id, Kind: a.Kind(), Revision: a.Revision, State: "active", Since: a.since,
-			Hits: a.counts.hits.Load() + a.injected(), Good: a.counts.good.Load(), Bad: a.counts.bad.Load(),
+			Hits: a.hits(), Good: a.counts.good.Load(), Bad: a.counts.bad.Load(),
 		}
 		switch t, tripped := s.tripped[id]; {
 		case s.invalid[id] != "":
@@ -416,13 +545,10 @@ func (s *service) statesLocked(now time.Time) (all []introspect.RuleState) {
 			state.State = "off"
 		case !a.Active(now):
 			state.State = "expired"
+		default:
+			state.Held = a.held
 		}
 		all = append(all, state)
-	}
-	for id, why := range s.invalid {
-		if s.known[id] == nil {
-			all = append(all, introspect.RuleState{Service: s.name, ID: id, State: "invalid", Problem: why})
-		}
 	}
 	return all
 }

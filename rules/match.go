@@ -4,14 +4,14 @@ package rules
 
 import (
 	"bytes"
-	"cmp"
+	"context"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
-	"github.com/yodel-rpc/yodel/middleware/fault"
 )
 
 // An active rule is a rule in use, with its state. It survives changes of other rules.
@@ -23,49 +23,103 @@ type active struct {
 	counts *counts
 	note   string // what the records of calls say about the rule
 
-	middleware yodel.Middleware         // nil if the rule does not wrap calls
-	endpoint   yodel.EndpointMiddleware // nil unless it is a breaker
-	injector   *fault.Injector          // nil unless it is a fault
-	samples    []sample                 // of the counts, for Rollback; only the service's goroutine uses them
+	kind *kind
+	// wrap makes the middleware of the rule around calls, for a server or, if that is nil, for a
+	// client. It is nil if the rule does not wrap calls. The state of the rule belongs to that
+	// middleware or has the name of the rule, so it survives when chains are built again.
+	wrap         func(server *yodel.Server) yodel.Middleware
+	endpoint     yodel.EndpointMiddleware // nil if the rule does not wrap the attempts on an endpoint
+	countsItself bool                     // the middleware counts the calls on which the rule acts
+	injected     func() uint64            // how many calls it has counted beside counts.hits; may be nil
+
+	samples []sample     // of the counts, for Rollback; only the service's goroutine uses them
+	held    string       // why the instances of a canary do not take its calls; guarded by the service's lock
+	rest    *active      // what acts when the rule has ended; nil if nothing does
+	network netip.Prefix // Rule.Network
+	machine []netip.Addr // the addresses of this machine; nil without Rule.Network
 }
 
-// counts are the counters of the rules with one ID.
-type counts struct{ hits, good, bad atomic.Uint64 }
+// counts are the counters of the rules with one ID. Meant counts the calls that a canary has drawn
+// while it had an instance, and taken those that went to one. Via is a client in which another
+// instance took such a call.
+type counts struct {
+	hits, good, bad, meant, taken atomic.Uint64
+	via                           atomic.Pointer[yodel.Client]
+}
 
 // newActive returns a rule in use. Old is the rule of the same ID before, or nil.
 func newActive(r Rule, source []byte, old *active) *active {
-	a := &active{Rule: r, source: bytes.Clone(source), since: time.Now(), counts: new(counts)}
+	a := &active{Rule: r, kind: r.kind(), source: bytes.Clone(source), since: time.Now(), counts: new(counts)}
 	if old != nil {
 		a.counts = old.counts
-		a.counts.hits.Add(old.injected())
+		if old.injected != nil {
+			a.counts.hits.Add(old.injected())
+		}
 	}
 	a.note = "rule " + r.ID + ": " + strings.ToLower(r.does()[:1]) + r.does()[1:]
-	a.build()
+	a.locate()
+	if a.kind.build != nil {
+		a.kind.build(a)
+	}
+	ended := r
+	ended.Off = true
+	if rest := ended.acting(a.since); rest != nil {
+		a.rest = &active{Rule: *rest, kind: a.kind, since: a.since, counts: a.counts, note: a.note + ", which has ended", network: a.network, machine: a.machine}
+	}
 	return a
 }
 
-// injected returns how many faults the rule has injected.
-func (a *active) injected() uint64 {
-	if a.injector == nil {
-		return 0
-	}
-	return a.injector.Rules()[0].Injected
+// around makes m the middleware of the rule, on both sides.
+func (a *active) around(m yodel.Middleware) {
+	a.wrap = func(*yodel.Server) yodel.Middleware { return m }
 }
 
-// matches reports whether a call is in the scope of the rule.
-func (a *active) matches(call *yodel.Call) bool {
-	caller := ""
-	if a.Caller != "" || a.Disable != nil {
-		caller = callerOf(call)
+// name names the rule in what its middleware says.
+func (a *active) name() string { return "rule " + a.ID }
+
+// hits returns how often the rule has acted.
+func (a *active) hits() uint64 {
+	n := a.counts.hits.Load()
+	if a.injected != nil {
+		n += a.injected()
 	}
-	if a.Method != "" && !like(a.Method, methodFor(a.Method, call.Method)) ||
-		a.Caller != "" && !like(a.Caller, caller) || a.Tenant != "" && !like(a.Tenant, call.Tenant) {
+	return n
+}
+
+// locate reads Rule.Network, which Check has found to be valid.
+func (a *active) locate() {
+	if a.Network == "" {
+		return
+	}
+	if network, err := parseNetwork(a.Network); err == nil {
+		a.network, a.machine = network, machineAddresses()
+	}
+}
+
+// Concerns reports whether a call that a caller makes is in the scope of the rule. Ctx is the
+// context of the call, which has the identity of the caller on a server.
+func (r *Rule) Concerns(ctx context.Context, call *yodel.Call, caller string) bool {
+	if r.Network != "" {
+		network, err := parseNetwork(r.Network)
+		if err != nil || !comesFrom(network, call, machineAddresses()) {
+			return false
+		}
+	}
+	_, short := splitMethod(call.Method)
+	return r.hasMethod(call.Method, short) && r.describes(call, caller) && r.kind().admits(r, call, caller) && r.identifies(ctx, call)
+}
+
+// admits reports whether a kind has nothing against a call in the scope of a rule.
+func (k *kind) admits(r *Rule, call *yodel.Call, caller string) bool {
+	return k.concerns == nil || k.concerns(r, call, caller)
+}
+
+// describes is Concerns without Method, Network, Identity and what the kind says.
+func (r *Rule) describes(call *yodel.Call, caller string) bool {
+	if r.Caller != "" && !like(r.Caller, caller) || r.Tenant != "" && !like(r.Tenant, call.Tenant) {
 		return false
 	}
-	if a.Disable != nil && slices.ContainsFunc(a.Disable.Except, func(name string) bool { return like(name, caller) }) {
-		return false
-	}
-	for key, pattern := range a.Header {
+	for key, pattern := range r.Header {
 		if value, ok := call.Metadata[key]; !ok || !like(pattern, value) {
 			return false
 		}
@@ -73,19 +127,13 @@ func (a *active) matches(call *yodel.Call) bool {
 	return true
 }
 
-// methodFor returns the part of a method's name that a pattern describes.
-func methodFor(pattern, method string) string {
-	if strings.ContainsAny(pattern, "./") {
-		return method
+// matches reports whether a call is in the scope of the rule, which has its method.
+func (a *active) matches(ctx context.Context, call *yodel.Call) bool {
+	caller := ""
+	if a.Caller != "" || a.kind.concerns != nil {
+		caller = callerOf(call)
 	}
-	_, short := splitMethod(method)
-	return short
-}
-
-// splitMethod splits a method's name at its last dot or slash.
-func splitMethod(method string) (service, short string) {
-	i := strings.LastIndexAny(method, "./")
-	return method[:max(i, 0)], method[i+1:]
+	return a.describes(call, caller) && a.kind.admits(&a.Rule, call, caller) && (a.Network == "" || comesFrom(a.network, call, a.machine)) && a.identifies(ctx, call)
 }
 
 // like reports whether text has the form of pattern, in which a '*' stands for any text.
@@ -118,34 +166,6 @@ func (t *Target) selects(in *yodel.Instance) bool {
 		has(t.Tag, in.Tags...) && has(t.Group, strings.Split(in.Group, ",")...)
 }
 
-// target returns the instances that the rule selects, or nil.
-func (r *Rule) target() *Target {
-	switch {
-	case r.Weight != nil:
-		return &r.Weight.To
-	case r.Canary != nil:
-		return &r.Canary.To
-	case r.Route != nil:
-		return &r.Route.To
-	case r.Disable != nil:
-		return r.Disable.To
-	}
-	return nil
-}
-
-// acts reports whether the rule acts on a side.
-func (r *Rule) acts(side string) bool {
-	switch {
-	case r.Switch != nil:
-		return false
-	case r.Limit != nil:
-		return cmp.Or(r.Side, "server") == side
-	case r.Disable != nil && r.Disable.To == nil:
-		return r.Side == "" || r.Side == side
-	}
-	return cmp.Or(r.Side, "client") == side
-}
-
 // isGood reports whether an outcome counts as good for Rollback.
 func isGood(err error) bool {
 	if err == nil {
@@ -159,14 +179,14 @@ func isGood(err error) bool {
 	}
 }
 
-// ended counts the outcome of a call on which the rule acted.
+// ended counts the outcome of a call on which the rule acted. A call that its caller has canceled,
+// such as the slower attempt of a hedged call, says nothing.
 func (a *active) ended(err error) {
-	if a.Rollback == nil {
-		return
-	}
-	if isGood(err) {
+	switch {
+	case a.Rollback == nil || yodel.CodeOf(err) == yodel.Canceled:
+	case isGood(err):
 		a.counts.good.Add(1)
-	} else {
+	default:
 		a.counts.bad.Add(1)
 	}
 }

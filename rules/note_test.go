@@ -88,7 +88,7 @@ func TestEachChangeIsAnEvent(t *testing.T) {
 		want("another invalid record", "Shop/x", "", "refused: ")
 		put(t, book, rules.Rule{ID: "t", Service: "Shop", Off: true, Timeout: &rules.Timeout{After: rules.Duration(time.Second)}, Author: "ann", Reason: "fast again"})
 		want("a rule that is switched off", "Shop/t", "ann", "switched off: fast again (revision 4)")
-		if err := book.Remove(ctx, "Shop", "t", "ann", "tidy"); err != nil {
+		if err := book.Remove(ctx, "Shop", "t", 0, "ann", "tidy"); err != nil {
 			t.Fatal(err)
 		}
 		if got := l.take(); len(got) != 0 {
@@ -97,7 +97,7 @@ func TestEachChangeIsAnEvent(t *testing.T) {
 		time.Sleep(time.Second)
 		put(t, book, rules.Rule{ID: "r", Service: "Shop", Retry: &rules.Retry{Times: 2}, Author: "ann", Reason: "a test"})
 		want("a last rule", "Shop/r", "ann", "in force: ")
-		if err := book.Remove(ctx, "Shop", "r", "ann", "tidy"); err != nil {
+		if err := book.Remove(ctx, "Shop", "r", 0, "ann", "tidy"); err != nil {
 			t.Fatal(err)
 		}
 		want("a removal", "Shop/r", "", "removed: ")

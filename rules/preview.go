@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -18,11 +19,14 @@ import (
 type Traffic struct {
 	Instances []yodel.Instance
 	Live      map[string]*introspect.Live
+	// Services are the services in the registry, and Methods those of the service. Names that they
+	// do not have are problems of the rule. If they are empty, names are not checked.
+	Services, Methods []string
 }
 
 // An Effect is what a rule would do to the traffic of the last minutes. Rates are calls per second.
 // All numbers are estimates: they assume that clients spread calls by the weights of the instances,
-// and that all calls have the headers and tenants in the rule's scope.
+// and that all calls have the tenants, headers, networks and identities in the rule's scope.
 type Effect struct {
 	// Calls is the rate of the service, and Matched that of the calls in the rule's scope.
 	Calls   float64 `json:"calls"`
@@ -32,8 +36,10 @@ type Effect struct {
 	Moved   float64 `json:"moved"`
 	Refused float64 `json:"refused"`
 	// Shares has the instances, sorted by address.
-	Shares   []Share   `json:"shares"`
-	Problems []Problem `json:"problems,omitempty"` // those of Check, and those that the traffic shows
+	Shares []Share `json:"shares"`
+	// Versions has the shares of the versions in percent, if there are instances.
+	Versions []VersionShare `json:"versions,omitempty"`
+	Problems []Problem      `json:"problems,omitempty"` // those of Check, and those that the traffic shows
 	// Text is the effect in a sentence, for example "10 of 100 calls/s move to version v2".
 	Text string `json:"text"`
 
@@ -60,14 +66,13 @@ func Preview(rule *Rule, all []Rule, traffic *Traffic) *Effect {
 	if len(active) == 0 {
 		active = traffic.Instances
 	}
-	for _, in := range active {
+	for _, in := range byAddr(active) {
 		target := rule.target()
 		e.Shares = append(e.Shares, Share{Addr: in.Addr, Version: in.Version, Selected: target != nil && target.selects(&in)})
 	}
-	slices.SortFunc(e.Shares, func(a, b Share) int { return strings.Compare(a.Addr, b.Addr) })
 	matched := make([]float64, len(e.Shares))
 	for i := range e.Shares {
-		e.Shares[i].Before, matched[i] = rule.rates(traffic.Live[e.Shares[i].Addr])
+		e.Shares[i].Before, matched[i] = traffic.rates(rule, e.Shares[i].Addr)
 		e.Calls, e.Matched = e.Calls+e.Shares[i].Before, e.Matched+matched[i]
 	}
 	if slices.ContainsFunc(e.Problems, func(p Problem) bool { return !p.Warning }) {
@@ -79,57 +84,70 @@ func Preview(rule *Rule, all []Rule, traffic *Traffic) *Effect {
 	}
 	e.move(rule, all, traffic, matched)
 	e.refuse(rule)
-	e.examine(rule, all)
+	for i := range e.Shares {
+		if rule.target() == nil && e.Matched > 0 {
+			e.Shares[i].After -= matched[i] * min(e.Refused/e.Matched, 1)
+		}
+	}
+	after := append(slices.DeleteFunc(slices.Clone(all), func(o Rule) bool { return o.ID == rule.ID && o.ID != "" }), *rule)
+	e.compare(rule.Service, all, after, traffic)
+	e.examine(rule, all, traffic)
 	if e.Text = e.sentence(rule); e.disabled && e.Calls > 0 {
 		e.Text = fmt.Sprintf("all %d instances are disabled now; as before that, %s", len(e.Shares), e.Text)
+	}
+	if parts := rule.unseen(); e.Calls > 0 && len(parts) > 0 {
+		e.Text += ", if all calls have the " + strings.Join(parts, " and the ") + " of the rule"
+	}
+	if said := rule.Across(len(e.Shares)); said != "" {
+		e.Text += "; " + said
+	}
+	if said := e.versions(); said != "" && rule.target() != nil {
+		e.Text += "; " + said
 	}
 	return e
 }
 
-// disableAll reports whether the rules that concern all calls leave no instance.
-func disableAll(all []Rule, instances []yodel.Instance) bool {
-	now := time.Now()
-	left := slices.Clone(instances)
-	for i := range all {
-		r := &all[i]
-		if r.Disable == nil || !r.Active(now) || r.Method != "" || r.Caller != "" || r.Tenant != "" || len(r.Header) > 0 {
-			continue
-		}
-		if r.Disable.To == nil && len(r.Disable.Except) == 0 {
-			return true
-		}
-		left = slices.DeleteFunc(left, func(in yodel.Instance) bool { return r.Disable.To != nil && r.Disable.To.selects(&in) })
-	}
-	return len(left) == 0
+// byAddr returns instances, sorted by address.
+func byAddr(instances []yodel.Instance) []yodel.Instance {
+	return slices.SortedFunc(slices.Values(instances), func(a, b yodel.Instance) int { return strings.Compare(a.Addr, b.Addr) })
 }
 
 // rates returns the calls per second that an instance executes of a service, and those in the scope
-// of the rule. Tenants and headers are unknown, so they do not count.
-func (r *Rule) rates(live *introspect.Live) (calls, matched float64) {
-	if live == nil || live.Step <= 0 {
-		return 0, 0
-	}
-	for i := range live.Series {
-		s := &live.Series[i]
-		service, _ := splitMethod(s.Method)
-		n := max(len(s.Calls)-1, 0) // the last step has not ended
-		if lived := live.Now.Sub(live.Process.Started); lived < time.Duration(n)*live.Step {
-			n = int((lived + live.Step - 1) / live.Step)
-		}
-		if s.Side != "server" || service != r.Service || n <= 0 {
-			continue
-		}
-		sum := uint64(0)
-		for _, step := range s.Calls[len(s.Calls)-1-n : len(s.Calls)-1] {
-			sum += step
-		}
-		rate := float64(sum) / (float64(n) * live.Step.Seconds())
+// of the rule. What unseen returns is unknown, so it does not count.
+func (t *Traffic) rates(r *Rule, addr string) (calls, matched float64) {
+	t.eachRate(r.Service, addr, func(s *introspect.Series, rate float64) {
 		calls += rate
-		if (r.Method == "" || like(r.Method, methodFor(r.Method, s.Method))) && (r.Caller == "" || like(r.Caller, s.Peer)) {
+		if _, short := splitMethod(s.Method); r.hasMethod(s.Method, short) && (r.Caller == "" || like(r.Caller, s.Peer)) {
 			matched += rate
 		}
-	}
+	})
 	return calls, matched
+}
+
+// eachRate calls f with the series of the calls of a service that an instance has executed, and
+// their calls per second. All instances are counted in the same time, as the lists of services do,
+// so that the rates can be added.
+func (t *Traffic) eachRate(service, addr string, f func(s *introspect.Series, rate float64)) {
+	live := t.Live[addr]
+	if live == nil {
+		return
+	}
+	var all []*introspect.Live
+	for _, in := range t.Instances {
+		if one := t.Live[in.Addr]; one != nil {
+			all = append(all, one)
+		}
+	}
+	span := fleet.Counted(all...)
+	for i := range live.Series {
+		s := &live.Series[i]
+		if of, _ := splitMethod(s.Method); s.Side != "server" || of != service {
+			continue
+		}
+		if counted := fleet.TrafficOf(live, s, span); counted.Rate > 0 {
+			f(s, counted.Rate)
+		}
+	}
 }
 
 // move computes the shares after the rule, and the rate of the calls that no instance takes then.
@@ -138,7 +156,8 @@ func (e *Effect) move(rule *Rule, all []Rule, traffic *Traffic, matched []float6
 	for i := range e.Shares {
 		e.Shares[i].After = e.Shares[i].Before
 	}
-	if rule.target() == nil || rule.Off {
+	rule = rule.acting(time.Now())
+	if rule == nil || rule.target() == nil {
 		return
 	}
 	var instances []yodel.Instance
@@ -161,13 +180,13 @@ func (e *Effect) move(rule *Rule, all []Rule, traffic *Traffic, matched []float6
 // routing returns the rules that choose instances for the calls in the scope of r: r itself, and
 // those of the others that concern all calls or the same calls.
 func (r *Rule) routing(all []Rule) []*active {
-	own := []*active{{Rule: *r}}
+	own := []*active{{Rule: *r, kind: r.kind()}}
 	now := time.Now()
 	for i := range all {
 		o := &all[i]
-		if o.ID != r.ID && o.target() != nil && o.Active(now) && len(o.Header) == 0 && o.Tenant == "" &&
+		if o.ID != r.ID && o.target() != nil && o.Active(now) && len(o.unseen()) == 0 &&
 			(o.Method == "" || o.Method == r.Method) && (o.Caller == "" || o.Caller == r.Caller) {
-			own = append(own, &active{Rule: *o})
+			own = append(own, &active{Rule: *o, kind: o.kind()})
 		}
 	}
 	slices.SortStableFunc(own, func(a, b *active) int {
@@ -187,9 +206,9 @@ func spread(rules []*active, instances []yodel.Instance) []float64 {
 		}
 		if i < len(rules) {
 			d.matched |= 1 << i
-			if c := rules[i].Canary; c != nil {
-				add(i+1, decision{d.matched, d.hit | 1<<i}, likely*c.Percent/100)
-				likely *= 1 - c.Percent/100
+			if share, ok := rules[i].draws(); ok {
+				add(i+1, decision{d.matched, d.hit | 1<<i}, likely*share)
+				likely *= 1 - share
 			}
 			add(i+1, d, likely)
 			return
@@ -209,51 +228,47 @@ func spread(rules []*active, instances []yodel.Instance) []float64 {
 			shares[n] += likely * p * float64(max(instances[n].Weight, 1)) / total
 		}
 	}
-	canaries := 0
+	drawing := 0
 	rules = slices.DeleteFunc(slices.Clone(rules), func(a *active) bool {
-		if a.Canary != nil {
-			canaries++
+		if a.drawing() {
+			drawing++
 		}
-		return a.Canary != nil && canaries > 8 // the number of combinations is bounded
+		return a.drawing() && drawing > 8 // the number of combinations is bounded
 	})
 	add(0, decision{}, 1)
 	return shares
 }
 
 // refuse computes the rate of the calls that are not executed because of a rule that does not
-// choose instances.
+// choose instances. Each instance gets its part of the calls in the scope.
 func (e *Effect) refuse(rule *Rule) {
-	switch {
-	case rule.Off:
-	case rule.Disable != nil && rule.Disable.To == nil, rule.Mock != nil:
-		e.Refused = e.Matched
-	case rule.Fault != nil && (rule.Fault.Code != "" || rule.Fault.Lose == "request"):
-		e.Refused = e.Matched * cmp.Or(rule.Fault.Percent, 100) / 100
-	case rule.Limit != nil && rule.Limit.PerSecond > 0 && rule.Limit.By == "" && rule.Side != "client":
-		for _, s := range e.Shares { // each instance has the limit
-			if e.Calls > 0 {
-				e.Refused += max(s.Before*e.Matched/e.Calls-rule.Limit.PerSecond, 0)
-			}
-		}
+	k := rule.kind()
+	if rule.Off || rule.target() != nil || k.executes == nil || e.Calls == 0 {
+		return
+	}
+	for _, s := range e.Shares {
+		rate := s.Before * e.Matched / e.Calls
+		e.Refused += rate * (1 - k.executes(rule, rate, 1))
 	}
 }
 
 // examine adds the problems that the instances, the traffic and the other rules show.
-func (e *Effect) examine(rule *Rule, all []Rule) {
+func (e *Effect) examine(rule *Rule, all []Rule, traffic *Traffic) {
 	c := &checker{}
+	c.unknown(rule, e, traffic)
+	c.idle(rule, all, traffic)
 	if e.disabled {
 		c.warnf("YDL-R024", "", "yodel describe SERVICE says what has disabled them", "no instance of %s takes calls: all %d are disabled", rule.Service, len(e.Shares))
 	}
 	if rule.target() != nil {
 		e.examineTarget(c, rule)
 	}
-	if e.Calls > 0 && e.Matched == 0 && rule.Switch == nil {
+	if e.Calls > 0 && e.Matched == 0 && rule.kind().sides != inPrograms {
 		c.warnf("YDL-R013", "method", "", "no call of the last minutes is %s", strings.TrimPrefix(rule.of(), "of "))
 	}
 	for i := range all {
 		o := &all[i]
-		if o.ID != rule.ID && o.Kind() == rule.Kind() && o.Active(time.Now()) && o.of() == rule.of() && rule.Kind() != "weight" &&
-			(rule.Switch == nil || o.Switch.Name == rule.Switch.Name) {
+		if o.ID != rule.ID && rule.resembles(o) && o.Active(time.Now()) && o.of() == rule.of() {
 			c.warnf("YDL-R016", "", "remove one of them", "rule %s is of the same kind and has the same scope", o.ID)
 			break
 		}
@@ -269,13 +284,8 @@ func (e *Effect) examineTarget(c *checker, rule *Rule) {
 		}
 	}
 	field := rule.Kind() + ".to"
-	switch {
-	case selected == 0:
-		c.warnf("YDL-R012", field, e.meant(rule.target()), "%s is none of the %d instances that run", rule.target(), len(e.Shares))
-	case rule.Disable != nil && selected == len(e.Shares):
-		c.warnf("YDL-R015", field, "", "all %d instances would be disabled", selected)
-	case selected == 1 && rule.Canary != nil:
-		c.warnf("YDL-R021", field, "", "%s is a single instance; no failover inside the canary", rule.target())
+	if examine := rule.kind().routes.examine; examine != nil {
+		examine(c, rule, selected, len(e.Shares))
 	}
 	for _, s := range e.Shares {
 		if s.Before > 0 && s.After > 3*s.Before && s.After-s.Before > 1 {
@@ -305,10 +315,12 @@ func (e *Effect) sentence(rule *Rule) string {
 		return "there was no traffic in the last minutes"
 	case e.Refused > 0:
 		return fmt.Sprintf("%.3g of %.3g calls/s are refused or not executed", e.Refused, e.Calls)
-	case rule.target() != nil && rule.Disable == nil:
-		return fmt.Sprintf("%.3g of %.3g calls/s move; %s gets %.3g calls/s", e.Moved, e.Calls, rule.target(), e.selected())
-	case rule.target() != nil:
+	case rule.target() != nil && !slices.ContainsFunc(e.Shares, func(s Share) bool { return s.Selected }):
+		return fmt.Sprintf("none of %.3g calls/s move: no instance has %s", e.Calls, rule.target())
+	case rule.target() != nil && rule.kind().routes.narrows(rule, true).leaves == otherInstances:
 		return fmt.Sprintf("%.3g of %.3g calls/s move to other instances", e.Moved, e.Calls)
+	case rule.target() != nil:
+		return fmt.Sprintf("%.3g of %.3g calls/s move; %s gets %.3g calls/s", e.Moved, e.Calls, rule.target(), e.selected())
 	}
 	return fmt.Sprintf("it concerns %.3g of %.3g calls/s", e.Matched, e.Calls)
 }

@@ -13,119 +13,35 @@ import (
 // Sentence returns the rule in words. An example is "Send 10 % of the calls of Shop to version v2."
 // for a canary.
 func (r *Rule) Sentence() string {
-	text := r.does() + "."
-	if r.Off {
+	text, active := r.does()+".", r.Active(time.Now())
+	switch {
+	case r.Off:
 		text += " It is switched off."
-	}
-	if !r.Expires.IsZero() {
+	case !active:
+		text += " It ended at " + r.Expires.UTC().Format(time.RFC3339) + "."
+	case !r.Expires.IsZero():
 		text += " It ends at " + r.Expires.UTC().Format(time.RFC3339) + "."
 	}
-	if r.Rollback != nil {
+	if r.Rollback != nil && active {
 		text += fmt.Sprintf(" It is switched off if fewer than %v %% of the calls succeed for %v.", r.Rollback.Below, r.Rollback.For)
+	}
+	if k := r.kind(); k.afterwards != nil && (!active || !r.Expires.IsZero() || r.Rollback != nil) {
+		text += " " + k.afterwards(r, active)
 	}
 	return text
 }
 
 // does returns what the rule does, without a period.
-func (r *Rule) does() string {
-	calls := "the calls " + r.of()
-	switch {
-	case r.Weight != nil:
-		return fmt.Sprintf("Give %s %d %% of their usual share of %s", &r.Weight.To, r.Weight.Percent, calls)
-	case r.Canary != nil:
-		text := fmt.Sprintf("Send %v %% of %s to %s", r.Canary.Percent, calls, &r.Canary.To)
-		if r.Canary.By != "" {
-			text += ", drawn by " + strings.Replace(r.Canary.By, "header:", "header ", 1)
-		}
-		return text
-	case r.Route != nil && r.Route.Strict:
-		return fmt.Sprintf("Send %s to %s only", calls, &r.Route.To)
-	case r.Route != nil:
-		return fmt.Sprintf("Send %s to %s", calls, &r.Route.To)
-	case r.Disable != nil && r.Disable.To != nil:
-		return fmt.Sprintf("Send none of %s to %s", calls, r.Disable.To)
-	case r.Disable != nil && len(r.Disable.Except) > 0:
-		return fmt.Sprintf("Refuse %s, except from %s", calls, strings.Join(r.Disable.Except, ", "))
-	case r.Disable != nil:
-		return "Refuse " + calls
-	case r.Switch != nil && r.Switch.On:
-		return fmt.Sprintf("Switch %q on for %s", r.Switch.Name, r.Service)
-	case r.Switch != nil:
-		return fmt.Sprintf("Switch %q off for %s", r.Switch.Name, r.Service)
-	}
-	return r.governs(calls)
-}
+func (r *Rule) does() string { return r.kind().does(r, "the calls "+r.of()) }
 
-// governs is does for rules that do not choose instances.
-func (r *Rule) governs(calls string) string {
-	switch {
-	case r.Limit != nil:
-		return r.Limit.sentence(calls)
-	case r.Timeout != nil:
-		return fmt.Sprintf("End %s after %v", calls, r.Timeout.After)
-	case r.Retry != nil:
-		return fmt.Sprintf("Make up to %d attempts for %s", r.Retry.Times, calls)
-	case r.Hedge != nil && r.Hedge.After > 0:
-		return fmt.Sprintf("Send a second attempt for %s that take longer than %v", calls, r.Hedge.After)
-	case r.Hedge != nil:
-		return fmt.Sprintf("Send a second attempt for %s that are slower than %v %% of them", calls, r.Hedge.Percentile)
-	case r.Breaker != nil:
-		return r.Breaker.sentence(calls)
-	case r.Fault != nil:
-		return r.Fault.sentence(calls)
-	case r.Mock != nil && r.Mock.Code != "":
-		return fmt.Sprintf("Answer %s with the error %s, without executing them", calls, r.Mock.Code)
-	case r.Mock != nil:
-		return fmt.Sprintf("Answer %s with a fixed reply, without executing them", calls)
-	case r.Fallback != nil:
-		return fmt.Sprintf("Answer %s with a fixed reply if they fail", calls)
+// Across says what a limit in each process means for a service with so many instances, for
+// example "24 a second on each of 3 instances: 72 in all". It is empty for rules of other kinds,
+// for a limit in clients, of which there may be any number, and without instances.
+func (r *Rule) Across(instances int) string {
+	if k := r.kind(); k.across != nil && r.acts("server") && instances > 0 {
+		return k.across(r, instances)
 	}
-	return "Do nothing with " + calls
-}
-
-func (l *Limit) sentence(calls string) string {
-	var parts []string
-	if l.PerSecond > 0 {
-		text := fmt.Sprintf("%v a second", l.PerSecond)
-		if l.By != "" {
-			text += " for each " + strings.Replace(l.By, "header:", "value of the header ", 1)
-		}
-		parts = append(parts, text)
-	}
-	if l.Concurrent > 0 {
-		parts = append(parts, fmt.Sprintf("%d at a time", l.Concurrent))
-	}
-	return fmt.Sprintf("Limit %s to %s in each process", calls, strings.Join(parts, " and "))
-}
-
-func (b *Breaker) sentence(calls string) string {
-	var parts []string
-	if b.Errors > 0 {
-		parts = append(parts, fmt.Sprintf("after %d failures in a row", b.Errors))
-	}
-	if b.Share > 0 || b.Errors == 0 {
-		parts = append(parts, fmt.Sprintf("when %v %% of them fail", b.Share*100))
-	}
-	return fmt.Sprintf("Stop %s to an instance %s", calls, strings.Join(parts, " or "))
-}
-
-func (f *Fault) sentence(calls string) string {
-	share := ""
-	if f.Percent > 0 && f.Percent < 100 {
-		share = fmt.Sprintf("%v %% of ", f.Percent)
-	}
-	var parts []string
-	if f.Delay > 0 || f.Jitter > 0 {
-		parts = append(parts, fmt.Sprintf("Delay %s%s by %v", share, calls, f.Delay+f.Jitter/2))
-	}
-	switch {
-	case f.Code != "":
-		parts = append(parts, fmt.Sprintf("make %s%s fail with %s", share, calls, f.Code))
-	case f.Lose != "":
-		parts = append(parts, fmt.Sprintf("lose the %s of %s%s", f.Lose, share, calls))
-	}
-	text := strings.Join(parts, " and ")
-	return strings.ToUpper(text[:min(1, len(text))]) + text[min(1, len(text)):]
+	return ""
 }
 
 // of returns the scope in words, for example "of Shop.Get from web".
@@ -140,14 +56,20 @@ func (r *Rule) of() string {
 	if r.Caller != "" {
 		text += " from " + r.Caller
 	}
+	if r.Network != "" {
+		text += " from the network " + r.Network
+	}
 	if r.Tenant != "" {
 		text += " for tenant " + r.Tenant
 	}
-	headers := make([]string, 0, len(r.Header))
+	parts := []string{text}
 	for _, key := range slices.Sorted(maps.Keys(r.Header)) {
-		headers = append(headers, fmt.Sprintf(" with %s %q", key, r.Header[key]))
+		parts = append(parts, fmt.Sprintf(" with %s %q", key, r.Header[key]))
 	}
-	return text + strings.Join(headers, "")
+	for _, name := range slices.Sorted(maps.Keys(r.Identity)) {
+		parts = append(parts, fmt.Sprintf(" by verified %s %q", strings.Replace(name, whoClaim, "claim ", 1), r.Identity[name]))
+	}
+	return strings.Join(parts, "")
 }
 
 // A part is a field of a Target.

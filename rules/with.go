@@ -10,14 +10,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/introspect"
-	"github.com/yodel-rpc/yodel/middleware/timeout"
 )
 
 // Options changes how a process follows rules. The zero value has sensible defaults.
@@ -48,12 +46,13 @@ type Rules struct {
 	book     *Book
 	ruled    atomic.Int64 // services with rules that act
 	services sync.Map     // of *service, by name
+	outage   outage
 }
 
 // With returns the registry r with rules. O may be nil. The clients of its resolvers follow the
 // rules of their service, and the servers that it announces follow the rules of their services. It
 // changes the options of these clients and servers, and needs no further wiring. A resolver that
-// wraps one of these hides the rules from the client.
+// wraps one of these hides the rules from the client if it has no method Describe.
 //
 // A process reads the rules while a client of the service is open or a server of it is announced.
 // If the registry fails, the last rules stay in force. If a record is not a valid rule, the last
@@ -62,9 +61,6 @@ func With(r Registry, o *Options) *Rules {
 	rules := &Rules{registry: r, book: &Book{keeper: r, running: make(chan struct{}, 1)}}
 	if o != nil {
 		rules.opts = *o
-	}
-	if rules.opts.Logger == nil {
-		rules.opts.Logger = slog.Default()
 	}
 	return rules
 }
@@ -94,10 +90,7 @@ func (r *Rules) Service(name string) yodel.Resolver {
 
 // String names the registry in logs.
 func (r *Rules) String() string {
-	if named, ok := r.registry.(fmt.Stringer); ok {
-		return named.String()
-	}
-	return fmt.Sprintf("a %T", r.registry)
+	return cmp.Or(yodel.Description{}.Over(r.registry).Name, fmt.Sprintf("a %T", r.registry))
 }
 
 // Announce implements yodel.Registrar. It reads the rules of the service before the first
@@ -119,27 +112,24 @@ func (r *Rules) Withdraw(ctx context.Context, service, addr string) error {
 	return r.registry.Withdraw(ctx, service, addr)
 }
 
-// Overrides implements the optional method of yodel.Registrar. While a server watches the settings
+// Describe implements the optional method of yodel.Registrar. While a server watches the settings
 // of operators for a service, the process follows the rules of the service.
-func (r *Rules) Overrides(service string) yodel.Resolver {
-	settings := &resolver{service: r.of(service)}
-	if of, ok := r.registry.(interface {
-		Overrides(service string) yodel.Resolver
-	}); ok {
-		settings.inner = of.Overrides(service)
+func (r *Rules) Describe() yodel.Description {
+	d := yodel.Description{Rules: r.Rules}.Over(r.registry)
+	amend, settings := d.AmendServer, d.Overrides
+	d.AmendServer = func(s *yodel.Server, o *yodel.ServerOptions) *yodel.ServerOptions {
+		if amend != nil {
+			o = amend(s, o)
+		}
+		return r.amendServer(s, o)
 	}
-	return settings
-}
-
-// Override implements the optional method of registrars for registry.Override.
-func (r *Rules) Override(ctx context.Context, service, addr, state string, weight int) error {
-	o, ok := r.registry.(interface {
-		Override(ctx context.Context, service, addr, state string, weight int) error
-	})
-	if !ok {
-		return fmt.Errorf("override: a %T keeps no settings of operators", r.registry)
+	d.Overrides = func(service string) yodel.Resolver {
+		if settings == nil {
+			return &resolver{service: r.of(service)}
+		}
+		return &resolver{service: r.of(service), inner: settings(service)}
 	}
-	return o.Override(ctx, service, addr, state, weight)
+	return d
 }
 
 // Keep implements Keeper.
@@ -157,9 +147,9 @@ func (r *Rules) KeptServices(ctx context.Context, kind string) ([]string, error)
 	return r.registry.KeptServices(ctx, kind)
 }
 
-// AmendServer implements the optional method of yodel.Registrar. The rules act below the other
-// middleware of the server, so that authentication comes first.
-func (r *Rules) AmendServer(server *yodel.Server, o *yodel.ServerOptions) *yodel.ServerOptions {
+// amendServer adds the rules to the options of a server. They act below the other middleware, so
+// that authentication comes first.
+func (r *Rules) amendServer(server *yodel.Server, o *yodel.ServerOptions) *yodel.ServerOptions {
 	opts := *o
 	opts.Middleware = slices.Concat(o.Middleware, []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
 		return r.serve(server, next)
@@ -182,19 +172,11 @@ func (r *Rules) serve(server *yodel.Server, next yodel.Handler) yodel.Handler {
 		s := known.(*service) //nolint:forcetypeassert // nothing else is in it
 		c, ok := chains.Load(s)
 		if !ok {
-			c, _ = chains.LoadOrStore(s, &chain{service: s, side: "server", server: server, kinds: serverKinds, next: next, plain: next})
+			c, _ = chains.LoadOrStore(s, &chain{service: s, side: "server", server: server, stages: serverStages, next: next, plain: next})
 		}
 		return c.(*chain).do(ctx, call) //nolint:forcetypeassert // nothing else is in it
 	}
 }
-
-// The kinds of rules in the order in which they act, the outermost first: see docs/governance.md.
-var (
-	callKinds    = []string{"fallback", "mock", "disable", "timeout", "limit", "hedge", "retry"}
-	serverKinds  = []string{"disable", "limit", "fallback", "mock", "fault"}
-	attemptKinds = []string{"weight", "canary", "route", "disable", "breaker"}
-	faultKinds   = []string{"fault"}
-)
 
 // Switch returns the value of a switch of a service, or otherwise if no rule sets it. It costs an
 // atomic load and a search in the rules of the service. The process follows the rules only while it
@@ -215,13 +197,14 @@ func (r *Rules) Rules() introspect.Rules {
 	if name := r.caller.Load(); name != nil {
 		all.Name = *name
 	}
-	r.services.Range(func(_, s any) bool {
-		all.Rules = append(all.Rules, s.(*service).states(now)...) //nolint:forcetypeassert // nothing else is in it
+	services := make(map[string]*service)
+	r.services.Range(func(name, s any) bool {
+		services[name.(string)] = s.(*service) //nolint:forcetypeassert // nothing else is in it
 		return true
 	})
-	slices.SortFunc(all.Rules, func(a, b introspect.RuleState) int {
-		return cmp.Or(strings.Compare(a.Service, b.Service), strings.Compare(a.ID, b.ID))
-	})
+	for _, name := range sortedKeys(services) {
+		all.Rules = append(all.Rules, services[name].states(now)...)
+	}
 	return all
 }
 
@@ -301,62 +284,42 @@ func (r *repeater) repeat() {
 	}
 }
 
-// AmendClient implements the optional method of yodel.Resolver. The rules act above the other
-// middleware of the client, except faults, which act below everything.
-func (r *resolver) AmendClient(o *yodel.ClientOptions) *yodel.ClientOptions {
+// Describe implements the optional method of yodel.Resolver.
+func (r *resolver) Describe() yodel.Description {
+	d := yodel.Description{}.Over(r.inner)
+	d.Name = cmp.Or(d.Name, fmt.Sprintf("service %q with rules", r.service.name))
+	d.Service = cmp.Or(d.Service, r.service.name)
+	amend := d.AmendClient
+	d.AmendClient = func(o *yodel.ClientOptions) *yodel.ClientOptions {
+		if amend != nil {
+			o = amend(o)
+		}
+		return r.amendClient(o)
+	}
+	return d
+}
+
+// amendClient adds the rules to the options of a client. They act above the other middleware of the
+// client, except faults, which act below everything.
+func (r *resolver) amendClient(o *yodel.ClientOptions) *yodel.ClientOptions {
 	opts, s := *o, r.service
 	if opts.Balancer == nil {
 		opts.Balancer = yodel.RoundRobin
 	}
 	c := &client{service: s, inner: opts.Balancer, running: make(chan struct{}, 1)}
 	opts.Balancer = c.balance
-	limit := opts.Timeout
-	opts.Timeout = 0 // the chain of the calls has it
+	own := limits{opts.Timeout, opts.StreamTimeout}
+	opts.Timeout, opts.StreamTimeout = 0, 0 // the chain of the calls has them
 	opts.Middleware = slices.Concat([]yodel.Middleware{func(next yodel.Handler) yodel.Handler {
-		plain := timeout.After(limit)(next)
-		return (&chain{service: s, side: "client", kinds: callKinds, next: next, plain: plain, timeout: limit}).do
+		return (&chain{service: s, side: "client", stages: callStages, next: next, plain: own.around(next), own: own}).do
 	}}, opts.Middleware)
-	on := func(kinds []string) yodel.EndpointMiddleware {
+	on := func(stages []*kind) yodel.EndpointMiddleware {
 		return func(ep *yodel.Endpoint, next yodel.Handler) yodel.Handler {
-			return (&chain{service: s, side: "client", kinds: kinds, next: next, plain: next, ep: ep}).do
+			return (&chain{service: s, side: "client", stages: stages, next: next, plain: next, ep: ep}).do
 		}
 	}
-	opts.EndpointMiddleware = slices.Concat([]yodel.EndpointMiddleware{on(attemptKinds)}, opts.EndpointMiddleware, []yodel.EndpointMiddleware{on(faultKinds)})
+	opts.EndpointMiddleware = slices.Concat([]yodel.EndpointMiddleware{on(attemptStages)}, opts.EndpointMiddleware, []yodel.EndpointMiddleware{on(beneathStages)})
 	name := cmp.Or(opts.Name, filepath.Base(os.Args[0]))
 	s.of.caller.CompareAndSwap(nil, &name)
 	return &opts
-}
-
-// ServiceName implements the optional method of yodel.Resolver.
-func (r *resolver) ServiceName() string {
-	if of, ok := r.inner.(interface{ ServiceName() string }); ok {
-		return of.ServiceName()
-	}
-	return r.service.name
-}
-
-// String describes the resolver in errors and logs.
-func (r *resolver) String() string {
-	if named, ok := r.inner.(fmt.Stringer); ok {
-		return named.String()
-	}
-	return fmt.Sprintf("service %q with rules", r.service.name)
-}
-
-// Refresh implements the optional method of yodel.Resolver.
-func (r *resolver) Refresh() {
-	if asked, ok := r.inner.(interface{ Refresh() }); ok {
-		asked.Refresh()
-	}
-}
-
-// Services implements the optional method of yodel.Resolver.
-func (r *resolver) Services(ctx context.Context) (asked string, known []string, err error) {
-	lister, ok := r.inner.(interface {
-		Services(ctx context.Context) (asked string, known []string, err error)
-	})
-	if !ok {
-		return "", nil, fmt.Errorf("%T cannot list services", r.inner)
-	}
-	return lister.Services(ctx)
 }

@@ -106,8 +106,8 @@ func newMall(t *testing.T, o *yodel.ClientOptions) *mall {
 	registry := memory.New(nil)
 	m := &mall{t: t, book: open(t, registry)}
 	m.rules = rules.With(registry, nil)
-	m.v1 = openShop(t, m.rules, yodel.Instance{Version: "v1"})
-	m.v2 = openShop(t, m.rules, yodel.Instance{Version: "v2", Tags: []string{"gray"}})
+	m.v1 = openShop(t, m.rules, yodel.Instance{Version: "v1", Group: "blue", Zone: "east"})
+	m.v2 = openShop(t, m.rules, yodel.Instance{Version: "v2", Tags: []string{"gray"}, Group: "red,green", Zone: "west"})
 	if o == nil {
 		o = &yodel.ClientOptions{}
 	}
@@ -148,7 +148,7 @@ func (m *mall) put(r rules.Rule) rules.Rule {
 
 func (m *mall) remove(r rules.Rule) {
 	m.t.Helper()
-	if err := m.book.Remove(m.t.Context(), "Shop", r.ID, "ann", "done"); err != nil {
+	if err := m.book.Remove(m.t.Context(), "Shop", r.ID, 0, "ann", "done"); err != nil {
 		m.t.Fatal(err)
 	}
 }
@@ -197,6 +197,9 @@ func TestRulesMoveCalls(t *testing.T) {
 		{"disable an instance", rules.Rule{Disable: &rules.Disable{To: &rules.Target{Addr: m.v2.addr}}}, 0, 0},
 		{"weight", rules.Rule{Weight: &rules.Weight{To: v2, Percent: 25}}, 0.1, 0.3},
 		{"no weight", rules.Rule{Weight: &rules.Weight{To: v2}}, 0, 0},
+		{"weight of a group", rules.Rule{Weight: &rules.Weight{To: rules.Target{Group: "green"}, Percent: 25}}, 0.1, 0.3},
+		{"weight of a zone", rules.Rule{Weight: &rules.Weight{To: rules.Target{Zone: "west"}, Percent: 25}}, 0.1, 0.3},
+		{"a zone and another group", rules.Rule{Weight: &rules.Weight{To: rules.Target{Zone: "west", Group: "blue"}}}, 0.3, 0.7},
 		{"a target that does not exist", rules.Rule{Route: &rules.Route{To: rules.Target{Version: "v3"}}}, 0.3, 0.7},
 	} {
 		r := m.put(step.rule)
@@ -328,6 +331,9 @@ func TestTimeoutAndRetryRules(t *testing.T) {
 	}
 	if l := left(); l < time.Second || l > 10*time.Second {
 		t.Errorf("without a rule, %v are left", l)
+	}
+	if out, err := m.call(&yodel.Call{Deadline: time.Now().Add(time.Hour)}); err != nil || out.Left < 50*time.Minute {
+		t.Errorf("a call with a deadline in an hour: %+v, %v", out, err)
 	}
 	m.put(rules.Rule{ID: "t", Timeout: &rules.Timeout{After: rules.Duration(time.Minute)}})
 	within(t, "a longer timeout", func() bool { return left() > 50*time.Second })

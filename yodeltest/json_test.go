@@ -31,7 +31,10 @@ func TestValues(t *testing.T) { valuetable.Check(t, yodel.JSON, "JSON", "../docs
 // encoding/json reads all values that yodel.JSON carries as it does, and the other way round.
 func TestValuesBesideEncodingJSON(t *testing.T) {
 	tried := valuetable.Compare(t, yodel.JSON, valuetable.Reference{Encode: json.Marshal, Decode: json.Unmarshal})
-	if tried != 145 {
+	if tried != 161 {
 		t.Errorf("%d values were compared", tried)
 	}
 }
+
+// Values of many types, in each place of a message, arrive as they were sent or are refused.
+func TestCombinations(t *testing.T) { valuetable.Combine(t, yodel.JSON, "JSON") }

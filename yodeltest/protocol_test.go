@@ -106,7 +106,7 @@ func (p textProtocol) Serve(_ context.Context, s *yodel.Session) error {
 		}
 		_ = v.Admit(size, p.fault != "does not wait") // reply has the error
 		v.Body = r.Args
-		run := func() { p.run(v, w, r.ID) } //nolint:contextcheck // the context of a call is that of its session
+		run := func() { p.run(v, w, r.ID) }
 		if p.fault == "one call at a time" {
 			run()
 		} else {

@@ -25,18 +25,14 @@ import (
 type protocolTrial struct {
 	Protocol
 	*yodel.Server
+	servedTrial
 	client func(net.Conn) yodel.Caller
 	addr   string
-	ctx    context.Context
-	step   atomic.Pointer[string]
 	faults atomic.Pointer[string] // the last panic of the protocol's code in the server's log
 
-	executed atomic.Int32
 	observed atomic.Int32
 	seen     atomic.Pointer[string] // what the middleware saw last
 	kinds    sync.Map               // by method: what Kind and Streams of its last call say
-	began    chan struct{}          // receives when Test.Wait or Test.Long begins
-	release  chan struct{}          // lets Test.Wait return
 	ended    chan error             // receives when Test.Long ends
 
 	mu    sync.Mutex
@@ -48,27 +44,12 @@ func (r protocolRule) try(p Protocol, client func(net.Conn) yodel.Caller, limit 
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	before := goroutines()
-	t := &protocolTrial{
-		Protocol: p, client: client, ctx: ctx,
-		began: make(chan struct{}, 1000), release: make(chan struct{}), ended: make(chan error, 1000),
-	}
-	served, err := t.serve(r.options)
+	t := &protocolTrial{Protocol: p, client: client, servedTrial: newServedTrial(ctx), ended: make(chan error, 1000)}
+	served, err := t.start(r.options)
 	if err != nil {
 		return err
 	}
-	t.doingf("the check began")
-	outcome := make(chan error, 1)
-	go func() {
-		var err error
-		defer func() { outcome <- err }()
-		defer recoverTo(&err)
-		err = r.check(t)
-	}()
-	select {
-	case err = <-outcome:
-	case <-ctx.Done():
-		err = fmt.Errorf("blocked: %s", *t.step.Load())
-	}
+	err = t.run(func() error { return r.check(t) })
 	t.mu.Lock()
 	for _, c := range t.conns {
 		_ = c.Close() // it may be closed already
@@ -91,17 +72,13 @@ func (r protocolRule) try(p Protocol, client func(net.Conn) yodel.Caller, limit 
 	return nil
 }
 
-func (t *protocolTrial) doingf(format string, args ...any) {
-	t.step.Store(new(fmt.Sprintf(format, args...)))
-}
-
-// serve starts the server with the methods for the rules.
-func (t *protocolTrial) serve(o yodel.ServerOptions) (served chan error, err error) {
+// start starts the server with the methods for the rules.
+func (t *protocolTrial) start(o yodel.ServerOptions) (served chan error, err error) {
 	o.Codecs, o.Protocols, o.Logger = t.Codecs, []yodel.Protocol{t.Protocol.Protocol}, slog.New(faultLog{slog.DiscardHandler, t})
 	o.Observers = []yodel.Observer{{End: func(context.Context, *yodel.Call, error) { t.observed.Add(1) }}}
 	o.Middleware = append([]yodel.Middleware{t.middleware}, o.Middleware...)
 	t.Server = yodel.NewServer(&o)
-	for name, f := range map[string]func(context.Context, *string) (*string, error){
+	t.addr, served, err = t.serve(context.Background(), t.Server, map[string]func(context.Context, *string) (*string, error){
 		"Test.Echo":  func(_ context.Context, in *string) (*string, error) { return in, nil },
 		"Test.Panic": func(context.Context, *string) (*string, error) { panic("the secret of a panic") },
 		"Test.Exit":  func(context.Context, *string) (*string, error) { runtime.Goexit(); return nil, nil },
@@ -116,23 +93,8 @@ func (t *protocolTrial) serve(o yodel.ServerOptions) (served chan error, err err
 		},
 		"Test.Wait": t.wait,
 		"Test.Long": t.long,
-	} {
-		err := t.Handle(name, func(ctx context.Context, in *string) (*string, error) {
-			t.executed.Add(1)
-			return f(ctx, in)
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	t.addr = l.Addr().String()
-	served = make(chan error, 1)
-	go func() { served <- t.Serve(context.Background(), l) }()
-	return served, nil
+	})
+	return served, err
 }
 
 // failsWith fails with the code of this name.
@@ -152,17 +114,6 @@ func timeLeft(ctx context.Context, _ *string) (*string, error) {
 		return new("never"), nil
 	}
 	return new(time.Until(at).String()), nil
-}
-
-// wait waits until release.
-func (t *protocolTrial) wait(ctx context.Context, in *string) (*string, error) {
-	t.began <- struct{}{}
-	select {
-	case <-t.release:
-		return in, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
 }
 
 // long waits until its context ends.

@@ -27,8 +27,11 @@ type Registry struct {
 	// resolver that shares no state with the others.
 	Service func(name string) yodel.Resolver
 
+	// Another announces to the registry as another process does. It shares no state with Registrar.
+	Another yodel.Registrar
+
 	// TTL is the shortest time to live that the registry supports. Late is how long after that a
-	// record may still exist. Default 1 s and 2 s.
+	// record may still exist. Default 1 s and 4 s: a machine that is busy is late too.
 	TTL, Late time.Duration
 	// Instances is the size of the largest service in the test. Default 5,000.
 	Instances int
@@ -108,7 +111,7 @@ func registryRules(r Registry, patience time.Duration, logf func(string, ...any)
 		r.TTL = time.Second
 	}
 	if r.Late == 0 {
-		r.Late = 2 * time.Second
+		r.Late = 4 * time.Second
 	}
 	if r.Instances == 0 {
 		r.Instances = 5000
@@ -122,10 +125,13 @@ func registryRules(r Registry, patience time.Duration, logf func(string, ...any)
 		{"ttl", "a record that is not announced again lives as long as its ttl, not shorter and not much longer", x.ttl},
 		{"renewal", "a record that is announced again in time is never gone meanwhile", x.renewal},
 		{"services", "the instances of one service are not those of another, whatever characters their names have", x.services},
+		{"long names", "a name is carried as it is, or refused with the name and the registry's limit; no two names are one", x.longNames},
 		{"addresses", "whatever form an address has, clients get it as it was announced", x.addresses},
 		{"clients", "all clients see the same, whenever they began to look", x.clients},
 		{"ended before", "Announce and Withdraw fail when their context has already ended: the server shuts down", x.endedBefore},
 		{"concurrent use", "calls at the same time do not lose each other's records", x.concurrently},
+		{"list", "the list of services names all that are announced", x.listed},
+		{"address of another", "a server that ends leaves the record of another server that has announced itself at its address since", x.ofAnother},
 		{"override", "what an operator sets for an instance stays until it is removed, whatever becomes of the instance, and is no instance itself", x.override},
 	}
 	alone = []rule{
@@ -438,11 +444,8 @@ func (x registryTrial) clients() error {
 }
 
 func (x registryTrial) override() error {
-	settings, ok := x.Registrar.(interface {
-		Override(ctx context.Context, service, addr, state string, weight int) error
-		Overrides(service string) yodel.Resolver
-	})
-	if !ok {
+	settings := yodel.Description{}.Over(x.Registrar)
+	if settings.Override == nil || settings.Overrides == nil {
 		return missing("the registry keeps no settings of operators")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), x.patience)
@@ -472,6 +475,67 @@ func (x registryTrial) override() error {
 		err = errors.Join(settings.Override(ctx, service, in.Addr, "", 0), settings.Override(ctx, service, in.Addr, "", 0), set.until())
 	}
 	return errors.Join(err, instances.stop(), set.stop())
+}
+
+// listed announces many services, and waits until the list has all of them.
+func (x registryTrial) listed() error {
+	lister, ok := x.Registrar.(interface {
+		Services(ctx context.Context) ([]string, error)
+	})
+	if !ok {
+		return missing("the registry does not list services")
+	}
+	in, first := yodel.Instance{Addr: "127.0.0.1:1"}, x.name()
+	names := make([]string, max(30, min(100, x.Instances/10)))
+	each := func(do func(service string) error) error {
+		return x.inParallel(len(names), func(i int) error { return do(names[i]) })
+	}
+	for i := range names {
+		names[i] = fmt.Sprintf("%s.N%03d", first, i)
+	}
+	err := each(func(service string) error { return x.announce(service, x.long(), in) })
+	ctx, cancel := context.WithTimeout(context.Background(), x.patience)
+	defer cancel()
+	for err == nil {
+		known, failed := lister.Services(ctx)
+		known = slices.DeleteFunc(known, func(name string) bool { return !slices.Contains(names, name) })
+		if failed == nil && slices.Equal(known, names) {
+			break
+		}
+		if ctx.Err() != nil {
+			err = fmt.Errorf("the list has %d of %d services, or is not sorted: %w", len(known), len(names), errors.Join(failed, ctx.Err()))
+		}
+		select {
+		case <-time.After(10 * time.Millisecond): // a registry that is polled may list late
+		case <-ctx.Done():
+		}
+	}
+	return errors.Join(err, each(func(service string) error { return x.withdraw(service, in.Addr) }))
+}
+
+// ofAnother withdraws an instance after another process has announced itself at its address.
+func (x registryTrial) ofAnother() error {
+	if x.Another == nil {
+		return missing("there is no function for another process")
+	}
+	other := x
+	other.Registrar = x.Another
+	service := x.name()
+	w := x.follow(service)
+	ours := yodel.Instance{Addr: "127.0.0.1:1", Incarnation: "0a", Version: "v1"}
+	theirs := yodel.Instance{Addr: ours.Addr, Incarnation: "0b", Version: "v2"}
+	sees := func(version string) error {
+		return w.see(version+" alone", func(got []yodel.Instance) bool { return len(got) == 1 && got[0].Version == version })
+	}
+	err := errors.Join(x.announce(service, x.long(), ours), sees("v1"))
+	if err == nil {
+		err = errors.Join(other.announce(service, x.long(), theirs), sees("v2"))
+	}
+	if err == nil { // the third instance shows that the client has heard of the withdrawal
+		third := yodel.Instance{Addr: "127.0.0.1:3"}
+		err = errors.Join(x.withdraw(service, ours.Addr), x.announce(service, x.long(), third), w.until(ours.Addr, third.Addr), x.withdraw(service, third.Addr), sees("v2"))
+	}
+	return errors.Join(err, other.withdraw(service, theirs.Addr), w.until(), w.stop())
 }
 
 func (x registryTrial) endedBefore() error {

@@ -13,7 +13,6 @@ import (
 	"net"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -89,34 +88,22 @@ func (r transportRule) try(tr yodel.Transport, addr string, limit time.Duration)
 		_ = listener.Close()
 		return errors.New("Addr of the listener is nil")
 	}
-	t := &transportTrial{ctx: ctx, tr: tr, listener: listener, before: before}
+	t := &transportTrial{trial: trial{ctx: ctx}, tr: tr, listener: listener, before: before}
 	defer t.close()
-	t.doing("the check began")
-	outcome := make(chan error, 1)
-	go func() { outcome <- r.check(t) }()
-	select {
-	case err := <-outcome:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("blocked: %s", *t.step.Load())
-	}
+	return t.run(func() error { return r.check(t) })
 }
 
 // A transportTrial is a test of one rule with its own listener.
 type transportTrial struct {
-	ctx      context.Context // ends the trial if an operation blocks
+	trial
 	tr       yodel.Transport
 	listener net.Listener
 	before   map[string]string // the goroutines before Listen
-	step     atomic.Pointer[string]
 
 	mu     sync.Mutex
 	closed bool
 	conns  []net.Conn // closed at the end of the trial
 }
-
-// doing records the step for which the trial waits next.
-func (t *transportTrial) doing(step string) { t.step.Store(&step) }
 
 func (t *transportTrial) close() {
 	t.mu.Lock()
@@ -173,11 +160,11 @@ func (t *transportTrial) pair() (client, server net.Conn, err error) {
 		}
 		accepted <- greeted{c, err}
 	}()
-	t.doing("Dial to the listener's Addr")
+	t.doingf("Dial to the listener's Addr")
 	if client, err = t.dial(t.ctx); err != nil {
 		return nil, nil, err
 	}
-	t.doing("Dial, Accept and a byte each way")
+	t.doingf("Dial, Accept and a byte each way")
 	if err := errors.Join(send(client, 0, 1, 1), receive(client, 0, 1, 1)); err != nil {
 		return nil, nil, fmt.Errorf("on the client: %w", err)
 	}
@@ -295,7 +282,7 @@ func checkEcho(t *transportTrial) error {
 	if err != nil {
 		return err
 	}
-	t.doing("1000 bytes each way")
+	t.doingf("1000 bytes each way")
 	return errors.Join(exchange(client, server, 1, 1000, 1000, 1000), exchange(server, client, 2, 1000, 1000, 1000))
 }
 
@@ -322,7 +309,7 @@ func checkLarge(t *transportTrial) error {
 	if err != nil {
 		return err
 	}
-	t.doing("8 MiB each way at once")
+	t.doingf("8 MiB each way at once")
 	const size = 8 << 20
 	outcome := make(chan error, 2)
 	go func() { outcome <- exchange(client, server, 1, size, 1<<20, 32<<10) }()
@@ -338,14 +325,14 @@ func checkHalfPackets(t *transportTrial) error {
 	if err != nil {
 		return err
 	}
-	t.doing("an empty Write, then 500 bytes written one by one")
+	t.doingf("an empty Write, then 500 bytes written one by one")
 	if n, err := client.Write(nil); n != 0 || err != nil {
 		return fmt.Errorf("an empty Write returned %d, %v", n, err)
 	}
 	if err := exchange(client, server, 1, 500, 1, 500); err != nil {
 		return err
 	}
-	t.doing("a Write of 500 bytes, read one by one")
+	t.doingf("a Write of 500 bytes, read one by one")
 	return exchange(client, server, 2, 500, 500, 1)
 }
 
@@ -354,7 +341,7 @@ func checkBuffers(t *transportTrial) error {
 	if err != nil {
 		return err
 	}
-	t.doing("1000 Writes out of one buffer")
+	t.doingf("1000 Writes out of one buffer")
 	return exchange(client, server, 1, 100_000, 100, 64<<10)
 }
 
@@ -366,7 +353,7 @@ func checkReadDeadline(t *transportTrial) error {
 	}
 	for _, way := range slices.Sorted(maps.Keys(ways)) {
 		err := t.eachEnd(func(own, _ net.Conn) error {
-			t.doing(way + ", and a Read of nothing")
+			t.doingf("%s, and a Read of nothing", way)
 			ways[way](own)
 			if n, err := own.Read(make([]byte, 1)); n != 0 || !isTimeout(err) {
 				return fmt.Errorf("%s: got %d, %v from the Read that it ends, want a timeout", way, n, err)
@@ -378,7 +365,7 @@ func checkReadDeadline(t *transportTrial) error {
 		}
 	}
 	return t.eachEnd(func(own, peer net.Conn) error {
-		t.doing("a deadline that was taken back, and a byte after it")
+		t.doingf("a deadline that was taken back, and a byte after it")
 		_ = own.SetDeadline(time.Now().Add(20 * time.Millisecond))
 		_ = own.SetDeadline(time.Time{})
 		time.AfterFunc(50*time.Millisecond, func() { _ = send(peer, 1, 1, 1) })
@@ -397,7 +384,7 @@ func checkWriteDeadline(t *transportTrial) error {
 	}
 	for _, way := range slices.Sorted(maps.Keys(ways)) {
 		err := t.eachEnd(func(own, _ net.Conn) error {
-			t.doing(way + ", and Writes that nobody reads")
+			t.doingf("%s, and Writes that nobody reads", way)
 			ways[way](own)
 			if err := fill(own); !isTimeout(err) {
 				return fmt.Errorf("%s: got %w, want a timeout", way, err)
@@ -413,7 +400,7 @@ func checkWriteDeadline(t *transportTrial) error {
 
 func checkCloseEndsRead(t *transportTrial) error {
 	return t.eachEnd(func(own, _ net.Conn) error {
-		t.doing("a Read, and Close of its connection")
+		t.doingf("a Read, and Close of its connection")
 		soon(func() { _ = own.Close() })
 		_, first := own.Read(make([]byte, 1))
 		_, later := own.Read(make([]byte, 1))
@@ -426,7 +413,7 @@ func checkCloseEndsRead(t *transportTrial) error {
 
 func checkCloseEndsWrite(t *transportTrial) error {
 	return t.eachEnd(func(own, _ net.Conn) error {
-		t.doing("Writes that nobody reads, and Close of their connection")
+		t.doingf("Writes that nobody reads, and Close of their connection")
 		closed := make(chan struct{})
 		soon(func() {
 			_ = own.Close()
@@ -445,7 +432,7 @@ func checkCloseEndsWrite(t *transportTrial) error {
 
 func checkCloseDoesNotWait(t *transportTrial) error {
 	return t.eachEnd(func(own, _ net.Conn) error {
-		t.doing("Writes that nobody reads, then Close")
+		t.doingf("Writes that nobody reads, then Close")
 		_ = own.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
 		if err := fill(own); errors.Is(err, errUnbounded) {
 			return err
@@ -460,7 +447,7 @@ func checkCloseDoesNotWait(t *transportTrial) error {
 }
 
 func checkCloseEndsAccept(t *transportTrial) error {
-	t.doing("Accept, and Close of the listener")
+	t.doingf("Accept, and Close of the listener")
 	soon(func() { _ = t.listener.Close() })
 	_, first := t.listener.Accept()
 	_, later := t.listener.Accept()
@@ -472,7 +459,7 @@ func checkCloseEndsAccept(t *transportTrial) error {
 
 func checkCloseReachesPeer(t *transportTrial) error {
 	return t.eachEnd(func(own, peer net.Conn) error {
-		t.doing("1000 bytes, then Close, and Reads of the peer")
+		t.doingf("1000 bytes, then Close, and Reads of the peer")
 		if err := send(own, 1, 1000, 1000); err != nil {
 			return err
 		}
@@ -483,7 +470,7 @@ func checkCloseReachesPeer(t *transportTrial) error {
 		if n, err := peer.Read(make([]byte, 1)); n != 0 || err != io.EOF {
 			return fmt.Errorf("the peer's Read behind the end returned %d, %v, and not io.EOF", n, err)
 		}
-		t.doing("Writes to a peer that has closed")
+		t.doingf("Writes to a peer that has closed")
 		if err := fill(peer); errors.Is(err, errUnbounded) {
 			return fmt.Errorf("the peer: %w", err)
 		}
@@ -494,16 +481,16 @@ func checkCloseReachesPeer(t *transportTrial) error {
 func checkDialEnds(t *transportTrial) error {
 	over, cancel := context.WithCancel(t.ctx)
 	cancel()
-	t.doing("Dial with a context that has ended")
+	t.doingf("Dial with a context that has ended")
 	if _, err := t.dial(over); err == nil {
 		return errors.New("Dial with a context that has ended returned no error")
 	}
-	t.doing("Dial to a listener that does not accept")
+	t.doingf("Dial to a listener that does not accept")
 	if _, late := t.dialBriefly(); late != nil { // without a handshake, Dial may succeed
 		return late
 	}
 	_ = t.listener.Close()
-	t.doing("Dial to an address where nobody listens")
+	t.doingf("Dial to an address where nobody listens")
 	err, late := t.dialBriefly()
 	if err == nil {
 		return errors.New("Dial to an address where nobody listens returned no error")
@@ -534,11 +521,11 @@ func checkSilentPeers(t *transportTrial) error {
 		t.closeLater(silent)
 	}
 	go t.serveEcho()
-	t.doing("Dial of a connection that then says nothing")
+	t.doingf("Dial of a connection that then says nothing")
 	if _, err := t.dial(t.ctx); err != nil {
 		return err
 	}
-	t.doing("a connection behind one that says nothing")
+	t.doingf("a connection behind one that says nothing")
 	client, err := t.dial(t.ctx)
 	if err != nil {
 		return err
@@ -548,7 +535,7 @@ func checkSilentPeers(t *transportTrial) error {
 
 func checkMany(t *transportTrial) error {
 	go t.serveEcho()
-	t.doing("32 connections at once, each with 64 KiB and back")
+	t.doingf("32 connections at once, each with 64 KiB and back")
 	const conns = 32
 	outcome := make(chan error, conns)
 	for i := range conns {
@@ -574,7 +561,7 @@ func checkNothingStays(t *transportTrial) error {
 			return err
 		}
 	}
-	t.doing("Close of everything")
+	t.doingf("Close of everything")
 	t.close()
 	if left := outliving(t.before); left != "" {
 		return fmt.Errorf("goroutines that stayed:\n\n%s", left)

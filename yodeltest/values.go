@@ -4,6 +4,7 @@ package yodeltest
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -275,6 +276,7 @@ func addKinds(l *list) {
 	asKey(l, "struct", holder[string]{"a"})
 	asKey(l, "pointer", new(int32))
 	asKey[any](l, "interface", "a")
+	asKey(l, "struct with a pointer", holder[*int64]{new(int64(1))})
 }
 
 func addNumbers(l *list) {
@@ -303,6 +305,8 @@ func addEmpty(l *list) {
 	add(l, "empty slice", []int64{})
 	add(l, "nil map", map[string]int64(nil))
 	add(l, "empty map", map[string]int64{})
+	*l = append(*l, catalogued{"nil map, the whole message", new(map[string]int64)})
+	add(l, "nil among maps", []map[string]int64{nil, {"a": 1}})
 	add(l, "nil []byte", []byte(nil))
 	add(l, "empty []byte", []byte{})
 	add(l, "nil among slices", [][]int64{nil, {1}})
@@ -332,6 +336,9 @@ func addOpaque(l *list) {
 	everywhere(l, "time.Time", at)
 	add(l, "time.Time, of a millisecond", at.Truncate(time.Millisecond))
 	add(l, "time.Time, with an offset", at.In(time.FixedZone("", 5*3600+31*60)))
+	add(l, "time.Time, with seconds in its offset", at.In(time.FixedZone("", 561)))
+	add(l, "time.Time, two keys in one millisecond", map[time.Time]string{at: "a", at.Add(1): "b"})
+	add(l, "time.Time, nil among pointers", []*time.Time{nil, new(at.Truncate(time.Millisecond))})
 	add(l, "time.Time, zero", time.Time{})
 	add(l, "time.Time, a pointer to zero", new(time.Time))
 	add(l, "time.Time, of the year 12000", time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC))
@@ -346,6 +353,13 @@ func addOpaque(l *list) {
 	add(l, "netip.Prefix", netip.MustParsePrefix("10.0.0.0/8"))
 	add(l, "net.IP", net.ParseIP("10.0.0.1"))
 	add(l, "*url.URL", &url.URL{Scheme: "https", User: url.UserPassword("ann", "secret"), Host: "example.com", Path: "/a b"})
+	add(l, "*url.URL, empty", new(url.URL))
+	add(l, "json.Number", json.Number("1.50"))
+	add(l, "json.Number, empty", json.Number(""))
+	add(l, "json.RawMessage", json.RawMessage(`{"a":[1]}`))
+	add(l, "json.RawMessage, nil", json.RawMessage(nil))
+	add(l, "json.RawMessage, with spaces", json.RawMessage(`{"a": 1}`))
+	add(l, "json.RawMessage, not UTF-8", json.RawMessage("\"\xff\""))
 	var counter holder[atomic.Int64]
 	counter.V.Store(5)
 	*l = append(*l, catalogued{"atomic.Int64", &counter})
@@ -364,6 +378,9 @@ func addInterfaces(l *list) {
 	add[any](l, "an interface with a struct", holder[string]{"a"})
 	add[any](l, "an interface with a map", map[string]any{"a": "b"})
 	add[any](l, "an interface with a slice", []any{"a", nil})
+	add[any](l, "an interface with a map whose keys are structs", map[holder[string]]string{{"a"}: "b"})
+	add[any](l, "an interface with a uintptr", uintptr(1))
+	add[any](l, "an interface with an empty json.Number", json.Number(""))
 	add[any](l, "an interface with a channel", make(chan int))
 	add[any](l, "an interface with a struct that hides its content", stamp(time.Now()))
 	add[error](l, "error", errors.New("out of stock"))

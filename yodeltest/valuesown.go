@@ -6,8 +6,11 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"math/big"
+	"net/netip"
+	"net/url"
 	"reflect"
 	"strconv"
 	"time"
@@ -23,9 +26,93 @@ type (
 	onlyGob    struct{ n int64 }
 	halfJSON   struct{ N int64 } // without UnmarshalJSON
 	halfText   struct{ N int64 }
-	byPointer  struct{ n int64 } // its pointer has the methods
-	loudText   string            // whose text is not its content
+	byPointer  struct{ n int64 }  // its pointer has the methods
+	loudText   string             // whose text is not its content
+	anyText    string             // whose text is its content, in all formats
+	foldedText struct{ S string } // whose encodings do not tell a from A
+	emptyText  struct{ N int64 }  // which is encoded as nothing if N is 0
+	nullJSON   struct{ N int64 }  // which is encoded as null if N is 0
+	laterJSON  struct{ N int64 }  // with UnmarshalJSON, and without MarshalJSON
+	laterText  struct{ N int64 }
+	laterBytes struct{ N int64 }
+	laterGob   struct{ N int64 }
+	textOrJSON struct{ N int64 } // with MarshalText and UnmarshalJSON, and UnmarshalText
+	byValue    struct{ N int64 } // whose methods do not have a pointer as receiver
 )
+
+func (v anyText) MarshalText() ([]byte, error) { return []byte(v), nil }
+
+func (v *anyText) UnmarshalText(src []byte) error {
+	*v = anyText(src)
+	return nil
+}
+
+func (v anyText) MarshalJSON() ([]byte, error) { return []byte(`"` + v + `"`), nil }
+
+func (v *anyText) UnmarshalJSON(src []byte) error { return v.UnmarshalText(bytes.Trim(src, `"`)) }
+
+func (v foldedText) MarshalText() ([]byte, error) { return bytes.ToLower([]byte(v.S)), nil }
+
+func (v *foldedText) UnmarshalText(src []byte) error {
+	v.S = string(src)
+	return nil
+}
+
+func (v foldedText) MarshalBinary() ([]byte, error) { return v.MarshalText() }
+
+func (v *foldedText) UnmarshalBinary(src []byte) error { return v.UnmarshalText(src) }
+
+func (v emptyText) MarshalText() ([]byte, error) {
+	if v.N == 0 {
+		return nil, nil
+	}
+	return strconv.AppendInt(nil, v.N, 10), nil
+}
+
+func (v *emptyText) UnmarshalText(src []byte) (err error) {
+	if v.N = 0; len(src) > 0 {
+		v.N, err = strconv.ParseInt(string(src), 10, 64)
+	}
+	return err
+}
+
+func (v emptyText) MarshalBinary() ([]byte, error) { return v.MarshalText() }
+
+func (v *emptyText) UnmarshalBinary(src []byte) error { return v.UnmarshalText(src) }
+
+func (v nullJSON) MarshalJSON() ([]byte, error) {
+	if v.N == 0 {
+		return []byte("null"), nil
+	}
+	return strconv.AppendInt(nil, v.N, 10), nil
+}
+
+func (v *nullJSON) UnmarshalJSON(src []byte) error { return json.Unmarshal(src, &v.N) }
+
+func (v *laterJSON) UnmarshalJSON(src []byte) error { return json.Unmarshal(src, &v.N) }
+
+func (v *laterText) UnmarshalText(src []byte) error { return json.Unmarshal(src, &v.N) }
+
+func (v *laterBytes) UnmarshalBinary(src []byte) error { return json.Unmarshal(src, &v.N) }
+
+func (v *laterGob) GobDecode(src []byte) error { return json.Unmarshal(src, &v.N) }
+
+func (v textOrJSON) MarshalText() ([]byte, error) { return strconv.AppendInt(nil, v.N, 10), nil }
+
+func (v *textOrJSON) UnmarshalText(src []byte) error { return json.Unmarshal(src, &v.N) }
+
+func (v *textOrJSON) UnmarshalJSON(src []byte) error {
+	v.N = int64(len(src))
+	return nil
+}
+
+func (v byValue) MarshalText() ([]byte, error) { return strconv.AppendInt(nil, v.N, 10), nil }
+
+func (v byValue) UnmarshalText(src []byte) error { return json.Unmarshal(src, &v.N) }
+
+func (v byValue) MarshalBinary() ([]byte, error) { return v.MarshalText() }
+
+func (v byValue) UnmarshalBinary(src []byte) error { return v.UnmarshalText(src) }
 
 func (id identifier) MarshalText() ([]byte, error) {
 	return []byte(hex.EncodeToString(id[:])), nil
@@ -109,6 +196,19 @@ func addOwn(l *list) {
 	everywhere(l, "a type with GobEncode only", onlyGob{7})
 	add(l, "a type with MarshalJSON and no UnmarshalJSON", halfJSON{7})
 	add(l, "a type with MarshalText and no UnmarshalText", halfText{7})
+	add(l, "a type with UnmarshalJSON and no MarshalJSON", laterJSON{7})
+	add(l, "a type with UnmarshalText and no MarshalText", laterText{7})
+	add(l, "a type with UnmarshalBinary and no MarshalBinary", laterBytes{7})
+	add(l, "a type with GobDecode and no GobEncode", laterGob{7})
+	add(l, "a type with MarshalText and UnmarshalJSON", textOrJSON{7})
+	add(l, "a type whose methods have a value as receiver", byValue{7})
+	add(l, "a type that encodes itself as nothing", emptyText{})
+	add(l, "a type that encodes itself as nothing, behind a pointer", new(emptyText))
+	add(l, "a type that MarshalJSON writes as null", nullJSON{})
+	add(l, "a type that MarshalJSON writes as null, behind a pointer", new(nullJSON))
+	add(l, "a text of MarshalJSON that is not UTF-8", anyText("a\xffb"))
+	add(l, "two keys that encode themselves as the same", map[foldedText]string{{"a"}: "a", {"A"}: "b"})
+	add(l, "two keys that differ in an unexported field", map[partlyUnexported]string{{"ann", 1}: "a", {"ann", 2}: "b"})
 	everywhere(l, "a type whose pointer has the methods", byPointer{7})
 	add(l, "a string with MarshalText", loudText("a"))
 	asKey(l, "a string with MarshalText", loudText("a"))
@@ -139,6 +239,30 @@ type (
 	embeddingUnexportedPointer struct {
 		*named
 		Age int64 `pb:"2" thrift:"2"`
+	}
+	embeddingDeeper struct {
+		within
+		Age int64 `pb:"2" thrift:"2"`
+	}
+	within             struct{ named }
+	stringer           interface{ String() string }
+	count              int64
+	embeddingInterface struct {
+		stringer
+		Age int64 `pb:"2" thrift:"2"`
+	}
+	embeddingNumber struct {
+		count
+		Age int64 `pb:"2" thrift:"2"`
+	}
+	// Nothing is embedded, so it is exported.
+	Nothing          struct{}
+	embeddingNothing struct {
+		*Nothing `pb:"1" thrift:"1"`
+		Age      int64 `pb:"2" thrift:"2"`
+	}
+	embeddingURL struct {
+		*url.URL `pb:"1" thrift:"1"`
 	}
 	embeddingTime struct {
 		time.Time `pb:"1" thrift:"1"`
@@ -200,6 +324,11 @@ func addStructs(l *list) {
 	whole("embedded pointer", &embeddingPointer{&Named{"ann"}, 7})
 	whole("embedded pointer, nil", &embeddingPointer{nil, 7})
 	whole("embedded pointer to an unexported struct", &embeddingUnexportedPointer{&named{"ann"}, 7})
+	whole("embedded unexported struct within another one", &embeddingDeeper{within{named{"ann"}}, 7})
+	whole("embedded unexported interface", &embeddingInterface{netip.MustParseAddr("10.0.0.1"), 7})
+	whole("embedded unexported number", &embeddingNumber{3, 7})
+	whole("embedded pointer to a struct without fields", &embeddingNothing{&Nothing{}, 7})
+	whole("embedded pointer with methods", &embeddingURL{&url.URL{Host: "example.com"}})
 	whole("embedded time.Time beside a field", &embeddingTime{time.Unix(0, 0).UTC(), "ann"})
 	whole("embedded time.Time alone", &embeddingOnlyTime{time.Unix(0, 0).UTC()})
 	whole("shadowed field", &shadowed{Named{"ann"}, 7})

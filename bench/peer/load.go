@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -32,6 +33,8 @@ type order struct {
 	Conns     int      `json:"conns"`
 	Messages  int      `json:"messages"`
 	Codec     string   `json:"codec"`
+	Local     bool     `json:"local"`
+	Idle      int      `json:"idle"` // actors in the process of the client
 	Beside    beside   `json:"beside"`
 	Mode      string   `json:"mode"`
 	Rate      float64  `json:"rate"`   // open: calls a second
@@ -51,6 +54,10 @@ func (o *order) check(p *Peer) error {
 	switch {
 	case !slices.Contains(p.Works, o.Work):
 		return fmt.Errorf("no work %q: %w", o.Work, errors.ErrUnsupported)
+	case (o.Local || o.Idle > 0) && !p.Actors:
+		return fmt.Errorf("no actors in the client: %w", errors.ErrUnsupported)
+	case o.Work == Send && (o.Messages <= 0 || o.Mode != closed):
+		return errors.New("the work send needs messages and the mode closed")
 	case !slices.Contains([]string{closed, open, async, fresh}, o.Mode):
 		return fmt.Errorf("there is no mode %q", o.Mode)
 	case o.Work == Plain && !slices.Contains([]string{"gob", "json", "msgpack"}, o.Codec):
@@ -109,7 +116,8 @@ func (r *run) now() int64 { return int64(time.Since(r.epoch)) }
 
 // start dials, and begins to call. The context ends with the program.
 func (r *run) start(ctx context.Context, p *Peer) error {
-	o := Options{Work: r.Work, Addrs: r.Addrs, Size: r.Size, Callers: r.Callers, Async: r.Mode == async, Conns: r.Conns, Messages: r.Messages, Codec: r.Codec}
+	o := Options{Work: r.Work, Addrs: r.Addrs, Size: r.Size, Callers: r.Callers, Async: r.Mode == async, Conns: r.Conns, Messages: r.Messages, Codec: r.Codec,
+		Local: r.Local, Idle: r.Idle}
 	callers := make([]func() error, r.Callers)
 	if r.Mode == fresh {
 		o.Callers = 1
@@ -124,6 +132,9 @@ func (r *run) start(ctx context.Context, p *Peer) error {
 		return fmt.Errorf("dial: %w", err)
 	}
 	r.client = client
+	if r.Idle > 0 { // what has only been needed to make them has no part in their memory
+		debug.FreeOSMemory()
+	}
 	if r.Mode == async {
 		starter, ok := client.(Starter)
 		if !ok {

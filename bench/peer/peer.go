@@ -16,6 +16,7 @@ type Peer struct {
 	Module string // the Go module whose version is reported: "google.golang.org/grpc"
 	Setup  string // what a reader has to know to judge it: "vtprotobuf, one connection, 1 MiB windows"
 	Works  []Work // what its client can do; nil for a program that only serves the clients of other peers
+	Actors bool   // its client can have actors: Options.Local and Options.Idle
 
 	// Serve serves all Works on addr, a loopback address with port 0, until stop is called.
 	Serve func(addr string) (actual string, stop func(), err error)
@@ -48,6 +49,10 @@ const (
 	// Stream is one server-streaming call of Options.Messages messages of Options.Size bytes, each
 	// compared.
 	Stream Work = "stream"
+	// Send is Options.Messages messages of Options.Size bytes without an answer, to an actor that
+	// no other caller uses, and a question for how many it has got since the last question,
+	// compared.
+	Send Work = "send"
 )
 
 // Options says how to dial.
@@ -62,8 +67,11 @@ type Options struct {
 	// fastest with so many callers; otherwise exactly as many.
 	Conns int
 
-	Messages int    // of one Stream
+	Messages int    // of one Stream or Send
 	Codec    string // of a Plain: gob, json or msgpack
+
+	Local bool // the actors are in this process, and Addrs is not used; only if Peer.Actors is set
+	Idle  int  // how many further actors this process has, which do nothing; only if Peer.Actors is set
 }
 
 // A Client makes calls.

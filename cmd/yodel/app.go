@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -25,6 +26,7 @@ type app struct {
 	failed                error     // the first error of out
 	input                 *input    // in, once it is read
 	env                   func(string) string
+	args                  []string // of the command
 	inTTY, outTTY, errTTY bool
 
 	o      options
@@ -64,6 +66,7 @@ type fault struct {
 	code int
 	text string
 	help [][2]string // heading and text
+	part bool        // a part of the data has been printed: see partly
 }
 
 func (f *fault) Error() string { return f.text }
@@ -71,6 +74,21 @@ func (f *fault) Error() string { return f.text }
 func faultf(code int, format string, args ...any) *fault {
 	singleLines(args)
 	return &fault{code: code, text: fmt.Sprintf(format, args...)}
+}
+
+// partly returns the fault of a command that has printed its data without some of them, or nil if
+// there are no reasons.
+func partly(reasons ...string) error {
+	var said []string
+	for _, why := range reasons {
+		if why != "" && !slices.Contains(said, singleLine(why)) {
+			said = append(said, singleLine(why))
+		}
+	}
+	if len(said) == 0 {
+		return nil
+	}
+	return &fault{code: exitUnreachable, text: strings.Join(said, "\n"), part: true}
 }
 
 // addf adds a line that helps.
@@ -89,6 +107,7 @@ func (f *fault) with(heading, format string, args ...any) *fault {
 func (a *app) run(ctx context.Context, args []string) int {
 	root := a.root() //nolint:contextcheck // commands get ctx from cobra
 	root.SetArgs(args)
+	a.args = args
 	root.SetIn(a.in)
 	root.SetOut(a.out)
 	root.SetErr(a.err)
@@ -210,10 +229,10 @@ func (a *app) root() *cobra.Command {
 	f.StringVar(&a.o.cert, "cert", "", "PEM `FILE` with the client's certificate")
 	f.StringVar(&a.o.key, "key", "", "PEM `FILE` with the key of the client's certificate")
 	f.StringVar(&a.o.token, "token", "", "token for middleware/auth; default: the variable YODEL_TOKEN")
-	a.complete(root, "output", []string{"table", "json", "ndjson", "name", "yaml"})
+	a.complete(root, "output", formats)
 	root.AddCommand(
 		a.lsCommand(), a.describeCommand(), a.callCommand(), a.explainCommand(), a.samplesCommand(), a.eventsCommand(),
-		a.devCommand(), a.drainCommand(), a.weightCommand(), a.disableCommand(), a.enableCommand(), a.doctorCommand(), a.topCommand(), a.tapCommand(),
+		a.devCommand(), a.newCommand(), a.consoleCommand(), a.drainCommand(), a.weightCommand(), a.disableCommand(), a.enableCommand(), a.doctorCommand(), a.topCommand(), a.tapCommand(),
 		a.benchCommand(), a.drainTestCommand(), a.ruleCommand(), a.ctxCommand(), a.completionCommand(), a.cheatCommand(), a.versionCommand(),
 	)
 	root.SetHelpCommand(a.helpCommand())
@@ -235,6 +254,9 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
+// formats are the values of --output.
+var formats = []string{"table", "json", "ndjson", "name", "yaml"}
+
 // checkOptions checks the flags of all commands, and that no number is negative.
 func (a *app) checkOptions(c *cobra.Command) (err error) {
 	c.Flags().Visit(func(f *flagOf) {
@@ -249,7 +271,6 @@ func (a *app) checkOptions(c *cobra.Command) (err error) {
 		return err
 	}
 	a.o.patient = c.Flags().Changed("timeout")
-	formats := []string{"table", "json", "ndjson", "name", "yaml"}
 	if !slices.Contains(formats, a.o.output) {
 		return faultf(exitUsage, "there is no output format %q", a.o.output).with("formats", "%s", strings.Join(formats, ", "))
 	}
@@ -264,19 +285,27 @@ func (a *app) complete(c *cobra.Command, flag string, values []string) {
 	_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // fails only for an unknown flag
 }
 
-// unknownCommand returns the fault for a command that does not exist.
-func unknownCommand(root *cobra.Command, name string) error {
+// unknownCommand returns the fault for a command that does not exist below another one.
+func unknownCommand(above *cobra.Command, name string) error {
 	f := faultf(exitUsage, "there is no command %q", name)
 	var names []string
-	for _, c := range root.Commands() {
+	for _, c := range above.Commands() {
 		names = append(names, c.Name())
 		names = append(names, c.Aliases...)
 	}
 	if near := similar(name, names); near != "" {
-		f.addf("did you mean", "yodel %s", near)
+		f.addf("did you mean", "%s %s", above.CommandPath(), near)
 	}
-	return f.with("commands", "yodel help")
+	return f.with("commands", "%s", helpOf(above))
 }
+
+// helpOf returns the command that explains a command.
+func helpOf(c *cobra.Command) string {
+	return strings.TrimSpace("yodel help " + strings.TrimPrefix(strings.TrimPrefix(c.CommandPath(), "yodel"), " "))
+}
+
+// negative is what cobra says of a negative number that it takes for a flag.
+var negative = regexp.MustCompile(`^unknown shorthand flag: '\d' in (-\d[\d.]*)$`)
 
 // flagFault returns the fault for a flag that does not exist, or has a wrong value.
 func flagFault(c *cobra.Command, err error) error {
@@ -285,11 +314,17 @@ func flagFault(c *cobra.Command, err error) error {
 		var names []string
 		c.Flags().VisitAll(func(flag *flagOf) { names = append(names, flag.Name) })
 		c.InheritedFlags().VisitAll(func(flag *flagOf) { names = append(names, flag.Name) })
-		if near := similar(name, names); near != "" {
+		if near := similar(name, names); slices.Contains(formats, name) {
+			f.addf("did you mean", "-o %s", name)
+		} else if near != "" {
 			f.addf("did you mean", "--%s", near)
 		}
 	}
-	return f.with("flags", "yodel help %s", strings.TrimPrefix(strings.TrimPrefix(c.CommandPath(), "yodel"), " "))
+	if m := negative.FindStringSubmatch(err.Error()); m != nil {
+		f.text = m[1] + " is taken for a flag"
+		f.addf("try", "-- %s   behind all flags: what follows -- is no flag", m[1])
+	}
+	return f.with("flags", "%s", helpOf(c))
 }
 
 // similar returns the most similar of the names, or "". A name that differs in case only is the
@@ -299,7 +334,7 @@ func similar(name string, names []string) string {
 }
 
 // again runs f once, or with --watch again and again until ctx ends. A check that fails does not
-// end a watch.
+// end a watch, nor do data that are not complete.
 func (a *app) again(ctx context.Context, f func() error) error {
 	for {
 		if a.o.watch && a.outTTY {
@@ -307,8 +342,11 @@ func (a *app) again(ctx context.Context, f func() error) error {
 		}
 		err := f()
 		failed, _ := errors.AsType[*fault](err)
-		if check := failed != nil && failed.code == exitCheck; !a.o.watch || err != nil && !check {
+		if goOn := failed != nil && (failed.code == exitCheck || failed.part); !a.o.watch || err != nil && !goOn {
 			return err
+		}
+		if failed != nil && failed.part {
+			a.say(failed.text + "\n")
 		}
 		if !a.outTTY && a.o.output == "table" {
 			a.printf("\n")

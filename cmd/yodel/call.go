@@ -93,6 +93,9 @@ type speaking struct {
 	keep func(yodel.Instance) bool
 }
 
+// Describe implements the optional method of yodel.Resolver.
+func (s speaking) Describe() yodel.Description { return yodel.Description{}.Over(s.of) }
+
 // Watch implements yodel.Resolver.
 func (s speaking) Watch(ctx context.Context, update func([]yodel.Instance)) error {
 	return s.of.Watch(ctx, func(all []yodel.Instance) {
@@ -175,7 +178,7 @@ func (a *app) call(ctx context.Context, name, body string, o *callOptions) error
 	}
 	defer client.Close()
 	if o.explain {
-		return a.explainCall(ctx, t, service, last, o)
+		return a.explainCall(ctx, t, service, last, metadata, o)
 	}
 	m, err := a.method(ctx, client, service, last, o)
 	if err != nil {

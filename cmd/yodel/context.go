@@ -25,6 +25,8 @@ type profile struct {
 	Key      string   `json:"key,omitempty"`
 	// Guarded contexts ask for a confirmation before a change.
 	Guarded bool `json:"guarded,omitempty"`
+
+	name string // "" if it is no context of contexts.json
 }
 
 // absolute makes the path in the URL of a registry and the paths of files absolute. They are

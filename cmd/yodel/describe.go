@@ -3,9 +3,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/introspect"
 )
@@ -37,8 +40,8 @@ func (a *app) describe(ctx context.Context, f *fleet.Fleet, t *target, name stri
 		return a.describeInstance(ctx, f, t, name)
 	}
 	service, method, ok := split(name)
-	if ok && !strings.Contains(name, "/") && a.hasService(ctx, f, name) {
-		ok = false // a dot, and all of it is the name of a service
+	if ok && a.hasService(ctx, f, name) {
+		ok = false // all of it is the name of a service
 	}
 	if !ok {
 		return a.describeService(ctx, f, t, name)
@@ -58,24 +61,40 @@ func (a *app) describe(ctx context.Context, f *fleet.Fleet, t *target, name stri
 		if i == 0 {
 			head = "Callers"
 		}
-		fprintf(&b, "  %-8s %s  %.1f calls/s, %s ok\n", head, orDash(c.Name), c.Traffic.Rate, percent(c.Traffic.OK()))
+		fprintf(&b, "  %-8s %s  %.1f calls/s, %s\n", head, orDash(c.Name), c.Traffic.Rate, outcomes(&c.Traffic))
 	}
 	return a.show(m, text(b.String()), func() []string { return []string{shown(m.Name)} })
 }
 
+// outcomes says how the calls of a caller end.
+func outcomes(t *fleet.Traffic) string {
+	var all []string
+	if t.Judged() > 0 {
+		all = append(all, percent(t.OK())+" ok")
+	}
+	if t.Limited > 0 {
+		all = append(all, fmt.Sprintf("%.1f/s limited", t.Limited))
+	}
+	if t.Canceled > 0 {
+		all = append(all, fmt.Sprintf("%.1f/s canceled", t.Canceled))
+	}
+	return strings.Join(all, ", ")
+}
+
 // hasService reports whether the fleet has a service of that name.
 func (a *app) hasService(ctx context.Context, f *fleet.Fleet, name string) bool {
-	known, err := f.Services(ctx)
-	return err == nil && slices.Contains(known, name)
+	known, _ := f.Services(ctx) // a part of the list may have it
+	return slices.Contains(known, name)
 }
 
 func (a *app) describeService(ctx context.Context, f *fleet.Fleet, t *target, name string) error {
-	s, err := a.service(ctx, f, t, name)
+	s, err := a.serviceAsCalled(ctx, f, t, name)
 	if err != nil {
 		return err
 	}
 	methods := make([]introspect.Method, len(s.Methods))
 	var b strings.Builder
+	b.WriteString(a.describeState(ctx, t, s))
 	for i := range s.Methods {
 		methods[i] = s.Methods[i].Method
 		if i > 0 {
@@ -93,6 +112,72 @@ func (a *app) describeService(ctx context.Context, f *fleet.Fleet, t *target, na
 		}
 		return names
 	})
+}
+
+// describeState returns the state of a service: what is wrong and how to undo it, the rules that
+// act, and the instances.
+func (a *app) describeState(ctx context.Context, t *target, s *fleet.Service) string {
+	var b strings.Builder
+	fprintf(&b, "%s  %s\n", s.Name, s.State)
+	for i := range s.Problems {
+		p := &s.Problems[i]
+		fprintf(&b, "  %-7s  %s\n", p.Severity, p.String())
+		if fix := fixOf(s, p); fix != "" {
+			fprintf(&b, "  %-7s  %s\n", "", map[bool]string{true: "undo: ", false: "next: "}[p.Rule != ""]+fix)
+		}
+	}
+	if u := &s.Unsent; u.Calls(u.Rate) > 0 {
+		fprintf(&b, "  unsent   %.1f calls/s of clients in the servers of the fleet reach no instance: %s\n", u.Rate, perSecond(u.Errors))
+	}
+	if names := s.UnreadCallers(); len(names) > 0 {
+		more := ""
+		if n := len(names) - 3; n > 0 {
+			names, more = names[:3], fmt.Sprintf(" and %d more", n)
+		}
+		fprintf(&b, "  unread   %s%s: no process of this name was read, so the calls that its clients refuse are not counted\n", strings.Join(names, ", "), more)
+	}
+	for _, l := range limitsOf(s) {
+		fprintf(&b, "  limits   %s\n", l)
+	}
+	for _, r := range a.sayActing(ctx, t, s.Name) {
+		fprintf(&b, "  rule     %s: %s By %s: %s\n", r.ID, sentenceOf(&r, s.Active()), r.Author, r.Reason)
+	}
+	b.WriteString("\n" + instancesOf(s).String() + "\n")
+	return b.String()
+}
+
+// perSecond returns the rates of errors by code, the highest first.
+func perSecond(errors map[string]float64) string {
+	codes := slices.Collect(maps.Keys(errors))
+	slices.SortFunc(codes, func(a, b string) int { return cmp.Or(cmp.Compare(errors[b], errors[a]), cmp.Compare(a, b)) })
+	for i, code := range codes {
+		codes[i] = fmt.Sprintf("%s %.1f", code, errors[code])
+	}
+	return strings.Join(codes, ", ")
+}
+
+// limitsOf returns the limits of the instances of a service, each with those that have them if they
+// differ.
+func limitsOf(s *fleet.Service) (lines []string) {
+	var texts []string
+	addrs := make(map[string][]string)
+	for _, in := range s.Instances {
+		if in.Info == nil || in.Info.Limits == nil {
+			continue
+		}
+		text := in.Info.Limits.String()
+		if addrs[text] == nil {
+			texts = append(texts, text)
+		}
+		addrs[text] = append(addrs[text], in.Addr)
+	}
+	for _, text := range texts {
+		if len(texts) > 1 {
+			text += ": " + shorten(addrs[text])
+		}
+		lines = append(lines, text)
+	}
+	return lines
 }
 
 // findMethod returns a method of a service. If it does not exist, the error names the most similar
@@ -244,51 +329,70 @@ func exampleOf(s *introspect.Schema, name string) string {
 // quoted returns an argument for a shell.
 func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
+// A describedInstance is what describe says of a process.
+type describedInstance struct {
+	Addr     string             `json:"addr"`
+	State    fleet.State        `json:"state"`
+	Why      string             `json:"why,omitempty"`
+	Services []string           `json:"services"`
+	Version  string             `json:"version,omitempty"`
+	Zone     string             `json:"zone,omitempty"`
+	Weight   int                `json:"weight"`
+	Started  time.Time          `json:"started,omitzero"`
+	Agent    string             `json:"agent,omitempty"`
+	Codecs   []string           `json:"codecs,omitempty"`
+	Limits   *introspect.Limits `json:"limits,omitempty"`
+	Unlisted []string           `json:"unlisted,omitempty"` // servers that it calls though no registry lists them
+	Conns    int                `json:"conns,omitempty"`
+	Process  introspect.Process `json:"process,omitzero"`
+	Methods  []methodRow        `json:"methods,omitempty"`
+	Actors   *actorList         `json:"actors,omitempty"`
+}
+
+// add adds what the process says as an instance of a service.
+func (out *describedInstance) add(s *fleet.Service, in *fleet.Instance) {
+	out.Services = append(out.Services, s.Name)
+	for i := range in.Methods {
+		m := &in.Methods[i]
+		out.Methods = append(out.Methods, methodRow{shown(m.Name), kindIn(s, m.Name), rowOf(&m.Traffic)})
+	}
+	if in.Info != nil {
+		out.Agent, out.Codecs, out.Started, out.Limits = in.Info.Agent, in.Info.Codecs, in.Info.Started, in.Info.Limits
+	}
+	if in.Live != nil {
+		out.Process = in.Live.Process
+	}
+	if in.Stats != nil {
+		out.Conns = in.Stats.Conns
+	}
+}
+
 // describeInstance describes the process at an address.
 func (a *app) describeInstance(ctx context.Context, f *fleet.Fleet, t *target, addr string) error {
 	view, err := f.Read(ctx)
 	if err != nil {
 		return t.unreachable(err)
 	}
-	type instance struct {
-		Addr     string             `json:"addr"`
-		State    fleet.State        `json:"state"`
-		Why      string             `json:"why,omitempty"`
-		Services []string           `json:"services"`
-		Version  string             `json:"version,omitempty"`
-		Zone     string             `json:"zone,omitempty"`
-		Weight   int                `json:"weight"`
-		Started  time.Time          `json:"started,omitzero"`
-		Agent    string             `json:"agent,omitempty"`
-		Codecs   []string           `json:"codecs,omitempty"`
-		Conns    int                `json:"conns,omitempty"`
-		Process  introspect.Process `json:"process,omitzero"`
-	}
-	var out *instance
+	var out *describedInstance
 	for _, s := range view.Services {
 		for _, in := range s.Instances {
 			if in.Addr != addr {
 				continue
 			}
 			if out == nil {
-				out = &instance{Addr: addr, State: in.State, Why: in.Why, Version: in.Version, Zone: in.Zone, Weight: max(in.Weight, 1), Started: in.Started}
+				out = &describedInstance{Addr: addr, State: in.State, Why: in.Why, Version: in.Version, Zone: in.Zone, Weight: max(in.Weight, 1), Started: in.Started, Actors: actorsOf(ctx, f, []*fleet.Instance{in}, "")}
 			}
-			out.Services = append(out.Services, s.Name)
-			if in.Info != nil {
-				out.Agent, out.Codecs, out.Started = in.Info.Agent, in.Info.Codecs, in.Info.Started
-			}
-			if in.Live != nil {
-				out.Process = in.Live.Process
-			}
-			if in.Stats != nil {
-				out.Conns = in.Stats.Conns
-			}
+			out.add(s, in)
 		}
+	}
+	if out == nil && view.Err != "" { // it may be one of a service that is not listed
+		return faultf(exitUnreachable, "no service that is listed has an instance at %s, and %s", addr, view.Err).with("next", "yodel --at %s ls", addr)
 	}
 	if out == nil {
 		return faultf(exitFailed, "not_found: no service has an instance at %s", addr).with("next", "yodel ls SERVICE lists the instances, or: yodel --at %s ls", addr)
 	}
 	slices.Sort(out.Services)
+	out.Unlisted = unlisted(ctx, f, addr)
 	var b strings.Builder
 	line := func(name, value string) {
 		if value != "" {
@@ -306,8 +410,59 @@ func (a *app) describeInstance(ctx context.Context, f *fleet.Fleet, t *target, a
 	}
 	line("agent", out.Agent)
 	line("codecs", strings.Join(out.Codecs, ", "))
+	line("limits", out.Limits.String())
+	for _, callee := range out.Unlisted {
+		line("calls", callee+", which its resolver no longer lists")
+	}
 	if p := out.Process; p.PID != 0 {
 		line("process", fmt.Sprintf("pid %d on %s, %s, %d goroutines, %.1f MB heap", p.PID, orDash(p.Host), p.Go, p.Goroutines, float64(p.Heap)/1e6))
 	}
-	return a.show(out, text(b.String()), func() []string { return []string{addr} })
+	if len(out.Methods) > 0 {
+		methods := newTable(append([]string{"METHOD", "KIND"}, trafficHeads...)...)
+		for i := range out.Methods {
+			m := &out.Methods[i]
+			methods.add(append([]string{m.Name, m.Kind}, m.cells()...)...)
+		}
+		b.WriteString("\n" + methods.String())
+	}
+	b.WriteString(out.Actors.table(false))
+	if err := a.show(out, text(b.String()), func() []string { return []string{addr} }); err != nil {
+		return err
+	}
+	return partly(view.Err)
+}
+
+// unlisted returns the servers to which the process at addr is connected though its resolvers no
+// longer list them.
+func unlisted(ctx context.Context, f *fleet.Fleet, addr string) (addrs []string) {
+	client := f.Client(addr)
+	if client == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	conns, err := connsMethod.Call(ctx, client, &struct{}{})
+	if err != nil {
+		return nil // it shares no connections
+	}
+	for i := range conns.Conns {
+		if conns.Conns[i].Unlisted {
+			addrs = append(addrs, conns.Conns[i].Addr)
+		}
+	}
+	slices.Sort(addrs)
+	return slices.Compact(addrs)
+}
+
+// connsMethod returns the connections of a process.
+const connsMethod yodel.Method[struct{}, introspect.Conns] = "yodel.Conns"
+
+// kindIn returns the kind of a method of a service.
+func kindIn(s *fleet.Service, name string) string {
+	for i := range s.Methods {
+		if s.Methods[i].Name == name {
+			return kindOf(s.Methods[i].Kind)
+		}
+	}
+	return "-"
 }

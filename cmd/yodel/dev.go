@@ -4,17 +4,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -35,9 +31,6 @@ type devOptions struct {
 	port      int
 	folder    string
 }
-
-// consolePort is where the console listens. If the port is taken, the next free one is used.
-const consolePort = 7080
 
 func (a *app) devCommand() *cobra.Command {
 	var o devOptions
@@ -105,7 +98,14 @@ func (a *app) dev(ctx context.Context, o *devOptions) error {
 	defer wg.Wait()
 	defer cancel()
 	failed := make(chan error, 2)
-	console, err := a.console(ctx, o, registry, &wg)
+	console, err := a.devConsole(ctx, o, registry, func(serve func() error) {
+		wg.Go(func() {
+			if err := serve(); err != nil {
+				failed <- err
+				cancel()
+			}
+		})
+	})
 	if err != nil {
 		return err
 	}
@@ -137,8 +137,8 @@ func (a *app) dev(ctx context.Context, o *devOptions) error {
 
 // banner prints what runs where, and what to try.
 func (a *app) banner(o *devOptions, kept, console string) {
-	a.printf("yodel %s  development server (not for production: no authentication on this machine)\n\n", programVersion())
-	row := func(name, format string, args ...any) { a.printf("  %-10s %s\n", name, fmt.Sprintf(format, args...)) }
+	a.printf("yodel %s  development server (not for production: the console asks for a login, the registry and the servers do not)\n\n", programVersion())
+	row := a.rowf
 	row("Registry", "file:%s      (%s)", o.folder, kept)
 	row("Console", "%s", console)
 	if o.demo {
@@ -163,17 +163,24 @@ func (a *app) banner(o *devOptions, kept, console string) {
 
 // follow prints the instances that come and go, until ctx ends.
 func (a *app) follow(ctx context.Context, f *fleet.Fleet) {
-	known := make(map[string][3]string) // what was printed of an instance, by service and address
+	known, ejected := make(map[string]seen), make(map[string]time.Time) // by service and address; when it was ejected last
 	for {
 		view, err := f.Read(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		now := make(map[string][3]string)
+		now := make(map[string]seen)
 		if err == nil {
 			for _, s := range view.Services {
 				for _, in := range s.Instances {
-					now[s.Name+"@"+in.Addr] = [3]string{string(in.State), in.Version, in.Why}
+					name, one := s.Name+"@"+in.Addr, seen{in.State, in.Version, in.Why}
+					if in.State == fleet.Ejected {
+						ejected[name] = time.Now()
+					}
+					if old := known[name]; old.state == fleet.Ejected && in.State == fleet.Up && time.Since(ejected[name]) < time.Minute {
+						one = old // an instance that fails is tried again and again, which is said once
+					}
+					now[name] = one
 				}
 			}
 			a.printChanges(known, now)
@@ -187,11 +194,18 @@ func (a *app) follow(ctx context.Context, f *fleet.Fleet) {
 	}
 }
 
-// printChanges prints a line for each instance that has changed.
-func (a *app) printChanges(known, now map[string][3]string) {
+// A seen is what was printed of an instance.
+type seen struct {
+	state   fleet.State
+	version string
+	why     string // which may change by itself
+}
+
+// printChanges prints a line for each instance whose state or version has changed.
+func (a *app) printChanges(known, now map[string]seen) {
 	var names []string
 	for name := range now {
-		if known[name] != now[name] {
+		if old, ok := known[name]; !ok || old.state != now[name].state || old.version != now[name].version {
 			names = append(names, name)
 		}
 	}
@@ -207,8 +221,12 @@ func (a *app) printChanges(known, now map[string][3]string) {
 			a.printf("%s  %-8s %s\n", clock, "left", name)
 			continue
 		}
-		parts := now[name]
-		a.printf("%s  %-8s %s  %s\n", clock, parts[0], name, orDash(parts[1])+spaced(parts[2]))
+		one := now[name]
+		why := one.why
+		if one.state == fleet.Up {
+			why = "" // for example that it passes on errors of others, which is no change
+		}
+		a.printf("%s  %-8s %s  %s\n", clock, one.state, name, orDash(one.version)+spaced(why))
 	}
 }
 
@@ -219,61 +237,26 @@ func spaced(s string) string {
 	return "  " + s
 }
 
-// mount returns the console of a registry, the path of a link that logs its user in once, and what
-// ends the console.
-func mount(registry fleet.Source, o *devOptions) (h http.Handler, link string, end func(), err error) {
-	c, err := console.New(registry, &console.Options{Environment: "dev", Audit: filepath.Join(o.folder, "audit.ndjson"), Logger: silence()})
-	if err != nil {
-		return nil, "", nil, err
-	}
-	return c, c.LoginLink(console.User{Name: "developer", Role: console.Admin}), func() { _ = c.Close() }, nil
-}
-
-// console serves the console until ctx ends, and returns what the banner says of it.
-func (a *app) console(ctx context.Context, o *devOptions, registry fleet.Source, wg *sync.WaitGroup) (string, error) {
+// devConsole opens the console, and passes a function that serves it until ctx ends to start. It
+// returns what the banner says of the console.
+func (a *app) devConsole(ctx context.Context, o *devOptions, registry fleet.Source, start func(serve func() error)) (string, error) {
 	if o.noConsole {
 		return "off", nil
 	}
-	l, hint, err := listenConsole(o.port)
+	addr := ""
+	if o.port != 0 {
+		addr = fmt.Sprintf("%s:%d", consoleHost, o.port)
+	}
+	l, hint, err := listenConsole(addr)
 	if err != nil {
 		return "", err
 	}
-	h, link, end, err := mount(registry, o)
+	c, err := console.New(registry, &console.Options{Environment: "dev", Audit: filepath.Join(o.folder, "audit.ndjson"), Logger: silence()})
 	if err != nil {
 		l.Close()
 		return "", err
 	}
-	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
-	wg.Go(func() { _ = server.Serve(l) }) // ends by Close
-	wg.Go(func() {
-		<-ctx.Done()
-		_ = server.Close()
-		end()
-	})
+	start(func() error { return serveConsole(ctx, l, c, nil) })
+	link := c.LoginLink(console.User{Name: "developer", Role: console.Admin})
 	return fmt.Sprintf("http://%s%s   (the link works once)%s", l.Addr(), link, hint), nil
-}
-
-// listenConsole listens on a port. If no port is given, it takes the first free one from the
-// default port on, and the hint says so.
-func listenConsole(port int) (l net.Listener, hint string, err error) {
-	if port != 0 {
-		l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil {
-			return nil, "", faultf(exitFailed, "the console cannot listen: %v", err).with("try", "yodel dev --console-port 0 takes the next free port")
-		}
-		return l, "", nil
-	}
-	for port = consolePort; port < consolePort+20; port++ {
-		l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err == nil {
-			if port > consolePort {
-				hint = fmt.Sprintf("   (%d is used by another program; --console-port chooses one)", consolePort)
-			}
-			return l, hint, nil
-		}
-		if !errors.Is(err, syscall.EADDRINUSE) {
-			break
-		}
-	}
-	return nil, "", faultf(exitFailed, "the console cannot listen: %v", err).with("try", "yodel dev --no-console")
 }

@@ -64,7 +64,7 @@ func document(root *cobra.Command) string {
 		"Durations in JSON are nanoseconds, and rates are calls per second. Output that is no terminal has no escape sequences.\n" +
 		"`yodel help --json` prints all commands and flags as a tree, for programs.\n\n")
 	b.WriteString("| Code | Meaning |\n|---|---|\n| 0 | success |\n| 1 | the call failed, the object does not exist, or the output cannot be written |\n| 2 | wrong usage |\n" +
-		"| 3 | a check failed, or a threshold was exceeded |\n| 4 | the fleet or the server cannot be reached |\n| 130 | interrupted |\n\n")
+		"| 3 | a check failed, or a threshold was exceeded |\n| 4 | the fleet or the server cannot be reached; or a part of it cannot, and the output has the rest |\n| 130 | interrupted |\n\n")
 	b.WriteString("## Flags of all commands\n\n```text\n" + root.PersistentFlags().FlagUsages() + "```\n")
 	for _, c := range root.Commands() {
 		describeCommand(&b, c, 2)

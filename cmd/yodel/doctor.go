@@ -67,19 +67,136 @@ func (a *app) doctor(ctx context.Context, args []string) error {
 		found = append(found, finding{Level: "error", What: t.name + " cannot be read", ID: "YDL1201", Why: err.Error(), Fix: "check the address and that the registry runs"})
 		return a.diagnose(found, exitUnreachable)
 	}
-	found = append(found, finding{Level: "ok", What: fmt.Sprintf("%s read in %s", t.name, brief(time.Since(began)))})
+	read := span{began, time.Now()}
+	found = append(found, finding{Level: "ok", What: fmt.Sprintf("%s read in %s", t.name, brief(read.end.Sub(began)))})
 	if view.Err != "" {
 		found = append(found, finding{Level: "error", What: "a part of the fleet cannot be read", Why: view.Err})
 	}
-	found = append(found, finding{Level: "ok", What: plural(len(view.Services), "service") + " registered"})
+	if view.Late != "" {
+		found = append(found, finding{Level: "warning", What: "a part of the instances could not be asked", Why: view.Late, Fix: "this machine or the network is slow: ask for one service, yodel doctor SERVICE"})
+	}
+	found = append(found, registered(t, view))
+	if f := a.writes(ctx, t, view); f != nil {
+		found = append(found, *f)
+	}
 	asked := make(map[string]bool)
 	for _, s := range view.Services {
 		found = append(found, ofService(s)...)
 		for _, in := range s.Instances {
-			found = append(found, ofInstance(in, asked)...)
+			found = append(found, ofInstance(in, asked, read)...)
 		}
 	}
-	return a.diagnose(found, exitCheck)
+	found = append(found, a.ofSettings(ctx, t, args, view)...)
+	return a.diagnose(append(found, a.ofRules(ctx, t, args)...), exitCheck)
+}
+
+// registered says how many services there are. Without any, nothing was checked.
+func registered(t *target, view *fleet.View) finding {
+	switch {
+	case len(view.Services) > 0:
+		return finding{Level: "ok", What: plural(len(view.Services), "service") + " registered"}
+	case t.registry == nil:
+		return finding{
+			Level: "warning", What: "found nothing to check: the servers at " + t.name + " have no service", ID: "YDL1001",
+			Fix: "register a service before the server serves, or compare the address with that of the program",
+		}
+	}
+	return finding{
+		Level: "warning", What: "found nothing to check: no service is registered in " + t.name, ID: "YDL1001",
+		Why: "either no server announces itself, or servers and this command use different registries",
+		Fix: "compare the registry and its prefix or namespace with ServerOptions.Registrars of the servers, and look at their logs for announcements that failed",
+	}
+}
+
+// endedLong is how long a canary may have ended before doctor names it.
+const endedLong = 24 * time.Hour
+
+// ofRules checks the rules: canaries that have ended and still hold a version back, or keep sending
+// it calls, and records that are not rules.
+func (a *app) ofRules(ctx context.Context, t *target, args []string) (found []finding) {
+	book, err := t.book()
+	if err != nil {
+		return nil // the registry keeps no rules
+	}
+	ctx, cancel := a.limited(ctx)
+	defer cancel()
+	service := strings.Join(args, "")
+	list, invalid, err := book.Read(ctx, service)
+	if err != nil {
+		found = append(found, finding{Level: "error", What: "the rules cannot be read", ID: "YDL1201", Why: err.Error()})
+	}
+	now := time.Now()
+	for i := range list {
+		r := &list[i]
+		if ended := r.EndedAt(now); !ended.IsZero() && r.Acts(now) && now.Sub(ended) >= endedLong {
+			found = append(found, finding{
+				Level: "warning", What: fmt.Sprintf("the canary %s of %s ended %s ago", r.ID, r.Service, fleet.Age(now.Sub(ended))), Why: r.Sentence(),
+				Fix: fmt.Sprintf("go on: yodel rule on %s %s; or stop its instances, then yodel rule rm %s %s", r.Service, r.ID, r.Service, r.ID),
+			})
+		}
+	}
+	for _, r := range invalid {
+		found = append(found, finding{
+			Level: "error", What: fmt.Sprintf("the record %s of %s is not a valid rule, and no process begins to apply it", r.ID, r.Service), Why: r.Problem,
+			Fix: fmt.Sprintf("yodel rule set JSON, or yodel rule rm %s %s", r.Service, r.ID),
+		})
+	}
+	return found
+}
+
+// ofSettings checks the settings of operators in the registry, except those about which instances
+// say themselves that they cannot be read: see ofInstance.
+func (a *app) ofSettings(ctx context.Context, t *target, args []string, view *fleet.View) (found []finding) {
+	ctx, cancel := a.limited(ctx)
+	defer cancel()
+	broken, err := fleet.BrokenSettings(ctx, t.registry)
+	if err != nil {
+		found = append(found, finding{Level: "error", What: "the settings of operators cannot be read", ID: "YDL1201", Why: err.Error()})
+	}
+	for _, b := range broken {
+		if len(args) > 0 && b.Service != args[0] {
+			continue
+		}
+		fix := "delete the record " + b.Key + " in the registry"
+		if s := view.Service(b.Service); s != nil {
+			i := slices.IndexFunc(s.Instances, func(in *fleet.Instance) bool { return in.Addr == b.Addr })
+			if i >= 0 && s.Instances[i].SettingProblem() != "" {
+				continue
+			}
+			if i >= 0 {
+				fix = "yodel enable " + b.Service + " " + b.Addr + ", and set it again"
+			}
+		}
+		found = append(found, finding{
+			Level: "warning", What: fmt.Sprintf("the setting of %s@%s cannot be read, and does not count", b.Service, b.Addr), Why: b.Key + ": " + b.Problem, Fix: fix,
+		})
+	}
+	return found
+}
+
+// writes checks that the registry takes writes. If instances are announced, the caller may only
+// lack the permission.
+func (a *app) writes(ctx context.Context, t *target, view *fleet.View) *finding {
+	registry := yodel.Description{}.Over(t.registry)
+	if registry.Writable == nil {
+		return nil
+	}
+	ctx, cancel := a.limited(ctx)
+	defer cancel()
+	err := registry.Writable(ctx)
+	switch {
+	case err == nil:
+		return nil
+	case slices.ContainsFunc(view.Services, func(s *fleet.Service) bool { return s.Up > 0 }):
+		return &finding{
+			Level: "warning", What: t.name + " takes no writes of this caller", Why: err.Error(),
+			Fix: "if servers cannot write either, their records expire: see their logs",
+		}
+	}
+	return &finding{
+		Level: "error", What: t.name + " takes no writes", ID: "YDL1201", Why: err.Error(),
+		Fix: "check that it is not a replica, that it has a leader and free space, and the permissions of this caller",
+	}
 }
 
 // unanswered is the finding of servers that cannot be asked.
@@ -91,27 +208,79 @@ func (a *app) unanswered(ctx context.Context, t *target, e *yodel.Error) finding
 	return finding{Level: "error", What: t.name + " cannot be asked", ID: e.ID, Why: e.Error(), Fix: fix}
 }
 
-// ofService checks a service.
+// ofService checks a service. The states of its instances are findings of their own: see
+// ofInstance.
 func ofService(s *fleet.Service) []finding {
 	var found []finding
+	levels := map[fleet.Severity]string{fleet.Bad: "error", fleet.Warn: "warning", fleet.Info: "ok"}
+	for i := range s.Problems {
+		p := &s.Problems[i]
+		one := finding{Level: levels[p.Severity], What: s.Name + ": " + p.String(), Fix: fixOf(s, p)}
+		switch p.Kind {
+		case "resolver":
+			one.ID = "YDL1201"
+		case "none":
+			one.Level, one.What, one.ID = "warning", s.Name+" has no instance", "YDL1001"
+		case "down", "silent", "ejected", "draining", "inactive", "refused", "unknown":
+			continue
+		}
+		found = append(found, one)
+	}
 	switch {
-	case s.Err != "":
-		found = append(found, finding{Level: "error", What: s.Name + " cannot be resolved", ID: "YDL1201", Why: s.Err})
-	case len(s.Instances) == 0:
-		found = append(found, finding{Level: "warning", What: s.Name + " has no instance", ID: "YDL1001", Fix: "start one, if clients still call it"})
-	case s.Up == 0:
+	case len(s.Instances) > 0 && s.Up == 0 && s.State != fleet.Unknown:
 		found = append(found, finding{Level: "error", What: "no instance of " + s.Name + " gets calls", ID: "YDL1001", Why: s.Note, Fix: "yodel ls " + s.Name})
 	case len(s.Instances) == 1:
 		found = append(found, finding{Level: "warning", What: s.Name + " has a single instance", Fix: "start a second one, so that a restart loses nothing"})
 	}
-	if tr := s.Traffic; tr.Rate > 0 && tr.Failed > 0.01 {
-		found = append(found, finding{Level: "warning", What: fmt.Sprintf("%s: %s of the calls fail", s.Name, percent(tr.Failed)), Fix: "yodel samples " + s.Name + " --failed"})
-	}
 	return found
 }
 
+// fixOf returns what to do about a problem of a service.
+func fixOf(s *fleet.Service, p *fleet.Problem) string {
+	switch p.Kind {
+	case "none":
+		return "start one, if clients still call it"
+	case "record", "partly":
+		return "announce the instance again, or delete the record " + p.Args[0] + " in the registry"
+	case "stopped", "ruled":
+		return fmt.Sprintf("yodel rule rm %s %s", s.Name, p.Rule)
+	case "failing", "outlier", "method", "answered":
+		return "yodel samples " + s.Name + " --failed"
+	case "passed", "relayed", "passer":
+		return "yodel ls " + p.Cause
+	case "disabled":
+		return "yodel rule ls " + s.Name
+	case "laggard": // tap, because calls that take less than SlowAfter leave no records
+		return fmt.Sprintf("yodel tap %s/%s --slower %s -n 5", s.Name, p.Args[3], p.Args[2])
+	case "slow":
+		return fmt.Sprintf("yodel tap %s --slower %s -n 5", s.Name, p.Args[1])
+	case "limited":
+		return "yodel rule ls " + s.Name
+	case "flood":
+		return "yodel top " + s.Name + " --by methods"
+	}
+	return ""
+}
+
+// A span is the time in which the fleet was read. Each instance has answered within it.
+type span struct{ begin, end time.Time }
+
+// skew returns by how much a clock differs at least that showed at within the span.
+func (s span) skew(at time.Time) time.Duration {
+	switch {
+	case at.Before(s.begin):
+		return s.begin.Sub(at)
+	case at.After(s.end):
+		return at.Sub(s.end)
+	}
+	return 0
+}
+
 // ofInstance checks an instance. What concerns the process is reported once for each address.
-func ofInstance(in *fleet.Instance, asked map[string]bool) []finding {
+func ofInstance(in *fleet.Instance, asked map[string]bool, read span) []finding {
+	if in.Unasked {
+		return nil // the view counts them
+	}
 	name := in.Service + "@" + in.Addr
 	switch in.State {
 	case fleet.Down:
@@ -124,16 +293,23 @@ func ofInstance(in *fleet.Instance, asked map[string]bool) []finding {
 	case fleet.Refused:
 		return []finding{{Level: "warning", What: name + " does not accept this caller", Why: in.Why, Fix: "give --token TOKEN, or set YODEL_TOKEN"}}
 	case fleet.Ejected:
-		return []finding{{Level: "error", What: name + " is ejected", Why: in.Why, Fix: "yodel samples " + in.Service + " --failed"}}
+		fix := "yodel describe " + in.Addr // it is slow
+		if in.Traffic.Failing() {
+			fix = "yodel samples " + in.Service + " --failed"
+		}
+		return []finding{{Level: "error", What: name + " is ejected", Why: in.Why, Fix: fix}}
 	case fleet.Inactive:
 		return []finding{{Level: "warning", What: name + " is inactive", Why: in.Why, Fix: "yodel enable " + in.Service + " " + in.Addr}}
 	default:
 	}
+	var found []finding
+	if problem := in.SettingProblem(); problem != "" {
+		found = append(found, finding{Level: "warning", What: name + " ignores a setting", Why: problem, Fix: "yodel enable " + in.Service + " " + in.Addr + ", and set it again"})
+	}
 	if asked[in.Addr] || in.State == fleet.Listed {
-		return nil
+		return found
 	}
 	asked[in.Addr] = true
-	var found []finding
 	if in.Live == nil && in.State == fleet.Up {
 		found = append(found, finding{
 			Level: "warning", What: in.Addr + " shares no statistics", Why: "ServerOptions.Diagnostics is not set, or this caller is not authorized",
@@ -141,7 +317,7 @@ func ofInstance(in *fleet.Instance, asked map[string]bool) []finding {
 		})
 	}
 	if in.Live != nil {
-		if skew := time.Since(in.Live.Now); skew > 2*time.Second || skew < -2*time.Second {
+		if skew := read.skew(in.Live.Now); skew > 2*time.Second {
 			found = append(found, finding{Level: "warning", What: fmt.Sprintf("the clock of %s differs by %s", in.Addr, skew.Round(time.Second)), Fix: "synchronize the clocks"})
 		}
 	}

@@ -129,7 +129,7 @@ func (a *app) drainTest(ctx context.Context, name, body string, o *drainOptions)
 		P99: r.Latency.P99, Max: r.Latency.Max,
 	}
 	var b strings.Builder
-	fprintf(&b, "%s  %s in %.1fs, %s restarted: %d lost   p99 %s  max %s\n", out.Method, plural(int(out.Calls), "call"), out.Seconds, plural(restarts, "instance"), out.Lost, brief(out.P99), brief(out.Max)) //nolint:gosec // fewer calls than 2^63
+	fprintf(&b, "%s  %s in %.1fs, %s %s: %d lost   p99 %s  max %s\n", out.Method, plural(int(out.Calls), "call"), out.Seconds, plural(restarts, "instance"), o.action(), out.Lost, brief(out.P99), brief(out.Max)) //nolint:gosec // fewer calls than 2^63
 	if out.Lost > 0 {
 		for _, code := range slices.Sorted(maps.Keys(out.Codes)) {
 			fprintf(&b, "  %s %d\n", code, out.Codes[code])
@@ -151,6 +151,14 @@ func (a *app) drainTest(ctx context.Context, name, body string, o *drainOptions)
 		return faultf(exitCheck, "%s lost, and %d are allowed", plural(int(out.Lost), "call"), o.allow) //nolint:gosec // few
 	}
 	return nil
+}
+
+// action says what happens to each instance.
+func (o *drainOptions) action() string {
+	if o.restart == "" {
+		return "drained and enabled"
+	}
+	return "restarted"
 }
 
 // rollAll restarts all instances, and returns how many.
@@ -290,10 +298,11 @@ func (a *app) cycle(ctx context.Context, f *fleet.Fleet, t *target, service, add
 	if !ok {
 		return faultf(exitUsage, "%s keeps no settings of operators", t.name).with("next", "give --restart COMMAND")
 	}
-	before, err := a.setting(ctx, t, service, addr)
+	all, err := a.settings(ctx, t, service)
 	if err != nil {
 		return err
 	}
+	before := all[addr]
 	set := func(ctx context.Context, state string) error {
 		ctx, cancel := a.limited(ctx)
 		defer cancel()

@@ -3,12 +3,10 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -22,9 +20,11 @@ func (a *app) eventsCommand() *cobra.Command {
 		Use:   "events [SERVICE]",
 		Short: "List what has changed, the newest first",
 		Long: "The list has the changes of rules, with author and reason, and what the processes have noticed: starts, drains, rules\n" +
-			"that came into force, changed or ended there, and instances that came, left, or got no calls for a while. A process\n" +
+			"that came into force, changed or ended there, and instances that came, left, or got no calls for a while. What several\n" +
+			"processes notice is one line, and so are the ejections of an instance for one cause, with their number. A process\n" +
 			"remembers 256 events until it ends, and shares them if ServerOptions.Diagnostics is set. The registry keeps the last\n" +
-			"100 changes of the rules of a service.",
+			"100 changes of the rules of a service.\n" +
+			partHelp,
 		Example: "  yodel events\n  yodel events shop.Pay --limit 5\n  yodel events -o ndjson",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: a.withFleet(func(ctx context.Context, f *fleet.Fleet, t *target, args []string) error {
@@ -50,18 +50,10 @@ func (a *app) events(ctx context.Context, f *fleet.Fleet, t *target, service str
 		services = []*fleet.Service{s}
 	}
 	all := []introspect.Event{}
-	latest := make(map[[3]string]time.Time) // when an event was last listed
 	for _, e := range view.Events {
-		// Several processes report the same event within a moment.
-		key := [3]string{e.Kind, e.Object}
-		if e.Kind == ruleEvent { // a rule may change several times within a moment
-			key[2] = e.What
+		if service == "" || about(services[0], &e) {
+			all = append(all, e)
 		}
-		if e.At.Sub(latest[key]) < 2*time.Second || service != "" && !about(services[0], &e) {
-			continue
-		}
-		latest[key] = e.At
-		all = append(all, e)
 	}
 	for _, s := range services {
 		changes, err := a.ruleEvents(ctx, t, s.Name)
@@ -70,22 +62,23 @@ func (a *app) events(ctx context.Context, f *fleet.Fleet, t *target, service str
 		}
 		all = append(all, changes...)
 	}
-	slices.SortStableFunc(all, func(x, y introspect.Event) int {
-		return cmp.Or(y.At.Compare(x.At), strings.Compare(x.Object, y.Object))
-	})
+	all = fleet.Changes(all)
 	all = all[:min(len(all), max(limit, 0))]
 	rows := newTable("TIME", "WHAT", "OBJECT", "BY", "DETAILS")
 	for i := range all {
 		e := &all[i]
 		rows.add(localTime(e.At), e.Kind, e.Object, orDash(e.By), e.What)
 	}
-	return a.show(all, rows, func() []string {
+	if err := a.show(all, rows, func() []string {
 		var names []string
 		for i := range all {
 			names = append(names, all[i].Object)
 		}
 		return names
-	})
+	}); err != nil {
+		return err
+	}
+	return partly(incomplete(view)...)
 }
 
 // ruleEvent is the kind of events of rules.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/docs"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 )
@@ -141,7 +142,7 @@ func wrap(line string, width int) []string {
 }
 
 // explainCall says where a call would go, from what the registry and the instances say now.
-func (a *app) explainCall(ctx context.Context, t *target, service, method string, o *callOptions) error {
+func (a *app) explainCall(ctx context.Context, t *target, service, method string, metadata yodel.Metadata, o *callOptions) error {
 	f := fleet.New(t.source, &fleet.Options{Timeout: a.o.timeout, Client: t.client})
 	defer f.Close()
 	s, err := a.serviceAsCalled(ctx, f, t, service)
@@ -200,7 +201,7 @@ func (a *app) explainCall(ctx context.Context, t *target, service, method string
 			fprintf(&b, "  %-21s %s  %s: %s\n", in.Addr, orDash(in.Version), in.State, in.Why)
 		}
 	}
-	for _, line := range a.ruleLines(ctx, t, service) {
+	for _, line := range a.ruleLines(ctx, t, service, method, metadata) {
 		fprintf(&b, "  rule  %s\n", line)
 	}
 	return a.show(stages, text(b.String()), func() []string { return stages[len(stages)-1].Addrs })

@@ -40,12 +40,15 @@ func TestGoldenOutput(t *testing.T) {
 	var ls result
 	until(t, "the failing instance is ejected and named", func() bool {
 		ls = run(t, folder, "ls")
-		return strings.Contains(ls.out, "1 instance ejected") && strings.Contains(ls.out, "fail with internal")
+		return strings.Contains(ls.out, "is ejected") && strings.Contains(ls.out, "mostly with internal")
 	})
 	ls.out = decimals.ReplaceAllString(stable(ls.out, folder), "N")
 	// The carts fail as often as a broken till answers, which may be so rarely that there is no
 	// note.
-	ls.out = regexp.MustCompile(`(?m)^(shop\.Cart .*? -).*$`).ReplaceAllString(ls.out, "$1")
+	ls.out = regexp.MustCompile(`(?m)^(shop\.Cart) .*? (v1 .*? -).*$`).ReplaceAllString(ls.out, "$1 STATE $2")
+	// On a busy machine, most calls of the first seconds are those of the instance that fails.
+	ls.out = regexp.MustCompile(`(?m)^(shop\.Pay  )(?:degraded|down)(  .*-  )(?:N % of the calls fail, mostly with internal; )?`).ReplaceAllString(ls.out, "${1}STATE$2")
+	ls.out = regexp.MustCompile(`( instances is ejected: ADDR: outlier: ).*`).ReplaceAllString(ls.out, "${1}WHY")
 	golden(t, "ls", ls.whole())
 	ejected(t, folder)
 	check("describe", "describe", "shop.Cart/Add")
@@ -97,8 +100,8 @@ func goldenDoctor(t *testing.T, folder string) {
 		return strings.Contains(r.out, "is ejected") && strings.Contains(r.out, "shop.Stock@"+dead+" cannot be reached")
 	})
 	// The calls that fail may be so few at the moment that doctor does not warn of them.
-	r.out = regexp.MustCompile(`(?m)^ ‼ .* of the calls fail\n.*\n`).ReplaceAllString(r.out, "")
-	r.out = regexp.MustCompile(`\d+ problems? \((.*), \d+ warnings?\)`).ReplaceAllString(r.out, "N problems ($1, N warnings)")
+	r.out = regexp.MustCompile(`(?m)^ [‼√×] shop\.\w+: .*\n     fix: .*\n`).ReplaceAllString(r.out, "")
+	r.out = regexp.MustCompile(`\d+ problems? \(\d+ errors?, \d+ warnings?\)`).ReplaceAllString(r.out, "N problems (N errors, N warnings)")
 	r.out = regexp.MustCompile(`go1\.[^ ]*, \w+/\w+`).ReplaceAllString(r.out, "GO")
 	r.out = regexp.MustCompile(`( is ejected\n +).*`).ReplaceAllString(r.out, "${1}WHY") // as the client says at the moment
 	golden(t, "doctor", stable(r.whole(), folder))
@@ -361,7 +364,7 @@ func TestRules(t *testing.T) {
 	if r := run(t, folder, "rule", "rm", "shop.Cart", "slow", "--reason", "done"); r.code != exitOK {
 		t.Errorf("rm: %s", r.err)
 	}
-	if r := run(t, folder, "rule", "rollback", "shop.Cart", "0", "--reason", "back"); r.code != exitOK {
+	if r := run(t, folder, "rule", "rollback", "shop.Cart", "0", "--reason", "back", "--force"); r.code != exitOK {
 		t.Errorf("rollback: %s", r.err)
 	}
 	if r := run(t, folder, "rule", "ls", "-o", "name"); r.out != "" {

@@ -45,7 +45,7 @@ func (o operator) Put(ctx context.Context, r rules.Rule) (stored rules.Rule, err
 		}
 		args = []string{"set", string(data)}
 	}
-	out, err := o.yodel(ctx, append(append([]string{"rule"}, args...), "--author", r.Author, "--reason", r.Reason, "--output", "json")...)
+	out, err := o.yodel(ctx, append(append([]string{"rule"}, args...), "--force", "--author", r.Author, "--reason", r.Reason, "--output", "json")...)
 	if err != nil {
 		return r, err
 	}
@@ -95,13 +95,13 @@ func flagsOf(r *rules.Rule) (args []string, ok bool) {
 	return args, true
 }
 
-func (o operator) Remove(ctx context.Context, service, id, author, reason string) error {
-	_, err := o.yodel(ctx, "rule", "rm", service, id, "--author", author, "--reason", reason)
+func (o operator) Remove(ctx context.Context, service, id string, _ int, author, reason string) error {
+	_, err := o.yodel(ctx, "rule", "rm", service, id, "--force", "--author", author, "--reason", reason)
 	return err
 }
 
-func (o operator) Rollback(ctx context.Context, service string, revision int, author, reason string) error {
-	_, err := o.yodel(ctx, "rule", "rollback", service, strconv.Itoa(revision), "--author", author, "--reason", reason)
+func (o operator) Rollback(ctx context.Context, service string, revision, _ int, author, reason string) error {
+	_, err := o.yodel(ctx, "rule", "rollback", service, strconv.Itoa(revision), "--force", "--author", author, "--reason", reason)
 	return err
 }
 
@@ -124,7 +124,7 @@ func TestEveryKindOfRuleMovesProcesses(t *testing.T) {
 	governed.EveryKind(t, r)
 	// The processes still run, and remember the rules.
 	out, err := operator{r.Addr}.yodel(t.Context(), "events", "Shop", "--limit", "500")
-	for _, want := range []string{` +ann +in force: send 10 % of the calls of Shop to version v2: a test`, ` +ann +put: a test`, ` +ann +remove: done`} {
+	for _, want := range []string{` +ann +in force: send 10 % of the calls of Shop to version v2: a test \(revision \d+\)`, ` +ann +remove: done`} {
 		if err != nil || !regexp.MustCompile(`rule +Shop/canary-[0-9a-f]{4}`+want).Match(out) {
 			t.Errorf("the events lack %q, %v:\n%s", want, err, out)
 		}

@@ -42,18 +42,19 @@ func serveHostile(t *testing.T) (folder, addr string) {
 	inspect.Live.Handle(s, func(context.Context, *introspect.LiveQuery) (*introspect.Live, error) {
 		return &introspect.Live{
 			Now: time.Now(), Step: time.Second, Name: hostile, Process: introspect.Process{PID: 1, Host: hostile, Version: hostile, Go: hostile},
-			Events: []introspect.Event{{At: time.Now(), Kind: hostile, Object: hostile, What: hostile + " of Evil:", By: hostile}},
-			Series: []introspect.Series{{Side: "server", Method: "Evil.Say", Peer: hostile, Calls: []uint64{9, 9}, Errors: map[string][]uint64{hostile: {9, 9}}}},
+			Events:  []introspect.Event{{At: time.Now(), Kind: hostile, Object: hostile, What: hostile + " of Evil:", By: hostile}},
+			Tenants: []introspect.TenantCalls{{Method: "Evil.Say" + hostile, Tenant: hostile, Calls: 9}},
+			Series:  []introspect.Series{{Side: "server", Method: "Evil.Say", Peer: hostile, Calls: []uint64{9, 9}, Errors: map[string][]uint64{hostile: {9, 9}}}},
 		}, nil
 	})
 	inspect.Samples.Handle(s, func(context.Context, *introspect.SamplesQuery) (*introspect.Samples, error) {
 		return &introspect.Samples{Calls: []introspect.CallReport{{
-			Method: "Evil.Do" + hostile, Side: hostile, Code: hostile, ID: hostile, Message: hostile, Peer: hostile, Began: time.Now(),
+			Method: "Evil.Do" + hostile, Side: hostile, Code: hostile, ID: hostile, Message: hostile, Peer: hostile, Caller: hostile, Tenant: hostile, Trace: hostile, Began: time.Now(),
 			Attempts: []introspect.Attempt{{Addr: hostile, Code: hostile}},
 		}}}, nil
 	})
 	inspect.Tap.Handle(s, func(_ context.Context, _ *introspect.TapQuery, send yodel.Send[introspect.Tapped]) error {
-		if err := send(&introspect.Tapped{At: time.Now(), Method: "Evil.Do" + hostile, Peer: hostile, Code: hostile, Message: hostile, Trace: hostile}); err != nil {
+		if err := send(&introspect.Tapped{At: time.Now(), Method: "Evil.Do" + hostile, Peer: hostile, Code: hostile, Message: hostile, Tenant: hostile, Trace: hostile}); err != nil {
 			return err
 		}
 		return yodel.Errorf(yodel.Internal, "%s", hostile)
@@ -99,7 +100,7 @@ func TestHostileStrings(t *testing.T) {
 	folder, addr := serveHostile(t)
 	for _, args := range []string{
 		"ls", "ls Evil", "ls Ghost", "describe Evil", "describe Evil/Lists", "describe " + addr, "tap Evil -n 1", "samples Evil", "top -n 1", "top -n 1 --by methods",
-		"top -n 1 --by instances", "events", "events Evil", "doctor", "call Evil/Say", "call Evil/Fail", "call Evil/None", "call Evil/Say --explain", "__complete describe Evil",
+		"top -n 1 --by instances", "top -n 1 --by tenants", "events", "events Evil", "doctor", "call Evil/Say", "call Evil/Fail", "call Evil/None", "call Evil/Say --explain", "__complete describe Evil",
 	} {
 		for _, format := range []string{"table", "name", "json", "ndjson", "yaml"} {
 			r := run(t, folder, append(strings.Fields(args), "-o", format)...)
@@ -153,7 +154,7 @@ func TestLargeRecords(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, args := range []string{"ls", "ls Big", "describe Big", "top -n 1", "top -n 1 --by instances", "doctor", "call Big/Say --explain"} {
+	for _, args := range []string{"ls", "ls Big", "describe Big", "top -n 1", "top -n 1 --by instances", "top -n 1 --by tenants", "doctor", "call Big/Say --explain"} {
 		for _, format := range []string{"table", "json", "yaml"} {
 			if r := run(t, folder, append(strings.Fields(args), "-o", format)...); len(r.out)+len(r.err) > 64<<10 || r.out+r.err == "" {
 				t.Errorf("yodel %s -o %s prints %d bytes", args, format, len(r.out)+len(r.err))

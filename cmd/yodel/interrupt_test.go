@@ -39,7 +39,7 @@ func TestInterruptedInput(t *testing.T) {
 	}
 	until(t, "the instance is up", func() bool { return yodelWith(t.Context(), nil, env, "ls", "cli.Echo", "-o", "name").code == exitOK })
 	for _, args := range []string{
-		"call cli.Echo/Say -", "bench cli.Echo/Say -", "rule set -", "disable cli.Echo " + addr, "rule disable cli.Echo --reason x", "drain-test cli.Echo/Say",
+		"call cli.Echo/Say -", "bench cli.Echo/Say -", "rule set -", "disable --force cli.Echo " + addr, "rule disable cli.Echo --force --reason x", "drain-test cli.Echo/Say",
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		in := &terminal{reads: make(chan struct{}), closed: make(chan struct{})}
@@ -126,7 +126,7 @@ func TestDrainWaits(t *testing.T) {
 				names, err := os.ReadDir(filepath.Join(folder, "yodel", "cli.Echo"))
 				return err == nil && len(names) > 0
 			})
-			if r := run(t, folder, "drain", "cli.Echo", addr, "--timeout", "300ms"); r.code != exitOK || !strings.Contains(r.out, addr+" is idle") {
+			if r := run(t, folder, "drain", "cli.Echo", addr, "--force", "--timeout", "300ms"); r.code != exitOK || !strings.Contains(r.out, addr+" is idle") {
 				t.Errorf("exit code %d, %s%s", r.code, r.out, r.err)
 			}
 		})

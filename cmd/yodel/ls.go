@@ -21,11 +21,15 @@ func (a *app) lsCommand() *cobra.Command {
 	c := a.watchable(command(reads, &cobra.Command{
 		Use:     "ls [SERVICE]",
 		Aliases: []string{"list"},
-		Short:   "List services, or the methods and instances of one",
-		Long: "The services that need attention come first. Rates and latencies are those of the last minute.\n" +
-			"A - stands for those of instances that had no calls, do not answer, or do not share them, which needs\n" +
-			"ServerOptions.Diagnostics. An instance is up if it answers, and no client that is known has ejected it:\n" +
-			"those in the servers of the fleet that have Diagnostics.",
+		Short:   "List services, or the methods, instances and actors of one",
+		Long: "The services that need attention come first. Rates and latencies are those of the last minute, or of the time\n" +
+			"since the oldest process started. OK leaves out calls that their callers have canceled and calls that a limit has\n" +
+			"refused. Columns of their own have these, if there are any. A - stands for those of instances that had no calls,\n" +
+			"do not answer, or do not share them, which needs ServerOptions.Diagnostics. Streams have no latency, and\n" +
+			"neither have calls that were canceled or refused. An instance is up if it answers, and no client that is known has\n" +
+			"ejected it: those in the servers of the fleet that have Diagnostics.\n" +
+			"A service that is a kind of actors has those with the longest inboxes too; the service actors has those of all kinds.\n" +
+			partHelp,
 		Example: "  yodel ls\n  yodel ls shop.Pay\n  yodel ls -o json\n  yodel ls --unhealthy --watch",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: a.withFleet(func(ctx context.Context, f *fleet.Fleet, t *target, args []string) error {
@@ -46,6 +50,7 @@ type serviceRow struct {
 	Name     string          `json:"name"`
 	State    fleet.State     `json:"state"`
 	Note     string          `json:"note,omitempty"`
+	Problems []fleet.Problem `json:"problems,omitempty"`
 	Up       int             `json:"up"`
 	Total    int             `json:"total"`
 	Versions []fleet.Version `json:"versions"`
@@ -55,13 +60,19 @@ type serviceRow struct {
 
 	Methods   []methodRow   `json:"methods,omitempty"`
 	Instances []instanceRow `json:"instances,omitempty"`
+	Actors    *actorList    `json:"actors,omitempty"` // of the kind that the service is
 }
 
 // A trafficRow is the calls of the last minute.
 type trafficRow struct {
 	Measured bool               `json:"measured"` // whether the values are known
-	Rate     float64            `json:"rate"`     // calls per second
-	OK       float64            `json:"ok"`       // the share of the calls that succeeded
+	Span     time.Duration      `json:"span"`     // in which the calls were counted
+	Calls    int64              `json:"calls"`    // that ended within Span
+	Failed   int64              `json:"failed"`   // of Calls, as are the next two
+	Limited  int64              `json:"limited"`
+	Canceled int64              `json:"canceled"`
+	Rate     float64            `json:"rate"` // calls per second
+	OK       float64            `json:"ok"`   // the share of the calls that did not fail, without limited and canceled ones
 	P50      time.Duration      `json:"p50"`
 	P99      time.Duration      `json:"p99"`
 	Errors   map[string]float64 `json:"errors,omitempty"` // per second, by code
@@ -69,7 +80,10 @@ type trafficRow struct {
 
 func rowOf(t *fleet.Traffic) trafficRow {
 	round := func(f float64) float64 { return math.Round(f*1000) / 1000 }
-	row := trafficRow{Measured: t.Known, Rate: round(t.Rate), OK: round(t.OK()), P50: t.P50, P99: t.P99}
+	row := trafficRow{
+		Measured: t.Known, Span: t.Span, Calls: t.Calls(t.Rate), Failed: t.Calls(t.Failed * t.Judged()), Limited: t.Calls(t.Limited), Canceled: t.Calls(t.Canceled),
+		Rate: round(t.Rate), OK: round(t.OK()), P50: t.P50, P99: t.P99,
+	}
 	for code, rate := range t.Errors {
 		if row.Errors == nil {
 			row.Errors = make(map[string]float64)
@@ -79,15 +93,29 @@ func rowOf(t *fleet.Traffic) trafficRow {
 	return row
 }
 
-// cells returns CALLS/S, OK, P50 and P99.
+// trafficHeads are the headings of the cells of a trafficRow. Those with ? are left out if no row
+// has such calls.
+var trafficHeads = []string{">CALLS/S", "OK", "P50", "P99", "?CANCELED", "?LIMITED"}
+
+// cells returns the cells of trafficHeads. The last two are calls per second.
 func (t *trafficRow) cells() []string {
+	rare := func(calls int64) string {
+		if calls == 0 {
+			return ""
+		}
+		return fmt.Sprintf("%.1f", float64(calls)/t.Span.Seconds())
+	}
 	switch {
 	case !t.Measured:
-		return []string{"-", "-", "-", "-"}
-	case t.Rate == 0:
-		return []string{"0.0", "-", "-", "-"}
+		return []string{"-", "-", "-", "-", "", ""}
+	case t.Calls == 0:
+		return []string{"0.0", "-", "-", "-", "", ""}
 	}
-	return []string{fmt.Sprintf("%.1f", t.Rate), percent(t.OK), brief(t.P50), brief(t.P99)}
+	ok := "-" // all calls were limited or canceled
+	if t.Calls > t.Limited+t.Canceled {
+		ok = percent(t.OK)
+	}
+	return []string{fmt.Sprintf("%.1f", t.Rate), ok, brief(t.P50), brief(t.P99), rare(t.Canceled), rare(t.Limited)}
 }
 
 type methodRow struct {
@@ -114,14 +142,13 @@ func (a *app) lsServices(ctx context.Context, f *fleet.Fleet, t *target, all, un
 	if err != nil {
 		return t.unreachable(err)
 	}
-	if view.Err != "" {
-		a.sayf("%s\n", view.Err)
-	}
-	rules := a.rulesOf(ctx, t, "")
+	rules, unread := a.rulesOf(ctx, t, "")
+	a.warnOfRecords(ctx, t)
+	part := partly(slices.Concat(incomplete(view), []string{unread}, a.brokenSettings(ctx, t))...)
 	rows, empty, fine := []serviceRow{}, 0, 0
-	text := newTable("SERVICE", "VERSIONS", "UP", ">CALLS/S", "OK", "P50", "P99", "RULES", "NOTE")
+	text := newTable(slices.Concat([]string{"SERVICE", "STATE", "VERSIONS", "UP"}, trafficHeads, []string{"RULES", "NOTE"})...)
 	for _, s := range view.Services {
-		if len(s.Instances) == 0 && s.Err == "" && !all {
+		if len(s.Instances) == 0 && s.Err == "" && len(unlistedOf(s)) == 0 && !all {
 			empty++
 			continue
 		}
@@ -131,15 +158,48 @@ func (a *app) lsServices(ctx context.Context, f *fleet.Fleet, t *target, all, un
 		}
 		row := serviceOf(s, rules)
 		rows = append(rows, row)
-		text.add(slices.Concat([]string{row.Name, versions(row.Versions), fmt.Sprintf("%d/%d", row.Up, row.Total)}, row.cells(), []string{dashed(row.Rules), row.Note})...)
+		text.add(slices.Concat([]string{row.Name, string(row.State), versions(row.Versions), fmt.Sprintf("%d/%d", row.Up, row.Total)}, row.cells(), []string{dashed(row.Rules), row.Note})...)
 	}
 	if err := a.show(rows, text, func() []string { return namesOf(rows) }); err != nil {
 		return err
 	}
 	if a.o.output == "table" {
-		a.sayf("%s\n", footer(rows, empty, fine))
+		if len(rows) > 0 || part == nil { // there may be others
+			a.sayf("%s\n", footer(rows, empty, fine))
+		}
+		a.say(undos(view.Services...))
 	}
-	return nil
+	return part
+}
+
+// partHelp is what the help of commands says that may print a part of their data.
+const partHelp = "If a part of the fleet or of the registry cannot be read, the command prints the rest in any format, says on stderr\n" +
+	"that it is not all and why, and ends with the exit code 4. With --watch, it says so each time and goes on."
+
+// sayIncomplete says which part of the fleet is not in a view.
+func (a *app) sayIncomplete(view *fleet.View) {
+	for _, why := range incomplete(view) {
+		a.sayf("%s\n", why)
+	}
+}
+
+// incomplete returns why parts of the fleet are not in a view.
+func incomplete(view *fleet.View) []string {
+	reasons := slices.DeleteFunc([]string{view.Err, view.Late}, func(why string) bool { return why == "" })
+	return append(reasons, unlistedOf(view.Services...)...)
+}
+
+// unlistedOf returns which instances of services are not listed, because their records cannot be
+// read.
+func unlistedOf(services ...*fleet.Service) (reasons []string) {
+	for _, s := range services {
+		for i := range s.Problems {
+			if p := &s.Problems[i]; p.Kind == "record" || p.Kind == "records" {
+				reasons = append(reasons, s.Name+": "+p.String())
+			}
+		}
+	}
+	return reasons
 }
 
 // footer returns the line below the services. Empty and fine are those that are not listed: without
@@ -159,6 +219,19 @@ func footer(rows []serviceRow, empty, fine int) string {
 		said += fmt.Sprintf(" %s without instances: yodel ls --all", plural(empty, "service"))
 	}
 	return said
+}
+
+// undos returns a line for each rule that refuses or replaces calls of services.
+func undos(services ...*fleet.Service) string {
+	var b strings.Builder
+	for _, s := range services {
+		for i := range s.Problems {
+			if p := &s.Problems[i]; p.Kind == "stopped" || p.Kind == "ruled" {
+				fprintf(&b, "undo: %s\n", fixOf(s, p))
+			}
+		}
+	}
+	return b.String()
 }
 
 func plural(n int, what string) string {
@@ -190,7 +263,7 @@ func serviceOf(s *fleet.Service, rules map[string][]string) serviceRow {
 		kinds = []string{}
 	}
 	return serviceRow{
-		Name: s.Name, State: s.State, Note: s.Note, Up: s.Up, Total: len(s.Instances), Versions: s.Versions, Rules: kinds, trafficRow: rowOf(&s.Traffic),
+		Name: s.Name, State: s.State, Note: s.Note, Problems: s.Problems, Up: s.Up, Total: len(s.Instances), Versions: s.Versions, Rules: kinds, trafficRow: rowOf(&s.Traffic),
 	}
 }
 
@@ -226,7 +299,7 @@ func (a *app) service(ctx context.Context, f *fleet.Fleet, t *target, name strin
 		return nil, err
 	}
 	s := view.Service(name)
-	if len(s.Instances) > 0 {
+	if len(s.Instances) > 0 || len(unlistedOf(s)) > 0 {
 		return s, nil
 	}
 	known, err := f.Services(ctx)
@@ -238,6 +311,9 @@ func (a *app) service(ctx context.Context, f *fleet.Fleet, t *target, name strin
 		return nil, faultf(exitFailed, "not_found: %s has no instance of %s", t.name, name)
 	}
 	missing := faultf(exitFailed, "not_found: there is no service %s in %s", name, t.name)
+	if err != nil { // it may be one of those that are not listed
+		missing = faultf(exitFailed, "not_found: no instance of %s is registered in %s, and %v", name, t.name, err)
+	}
 	if slices.Contains(known, name) {
 		missing = faultf(exitFailed, "not_found: no instance of %s is registered in %s", name, t.name)
 	} else if near := similar(name, known); near != "" {
@@ -309,35 +385,56 @@ func (a *app) lsService(ctx context.Context, f *fleet.Fleet, t *target, name str
 	if err != nil {
 		return err
 	}
-	row := serviceOf(s, a.rulesOf(ctx, t, name))
-	methods := newTable("METHOD", "KIND", ">CALLS/S", "OK", "P50", "P99")
+	rules, unread := a.rulesOf(ctx, t, name)
+	row := serviceOf(s, rules)
+	methods := newTable(append([]string{"METHOD", "KIND"}, trafficHeads...)...)
 	for i := range s.Methods {
 		m := &s.Methods[i]
 		one := methodRow{shown(m.Name), kindOf(m.Kind), rowOf(&m.Traffic)}
 		row.Methods = append(row.Methods, one)
 		methods.add(append([]string{one.Name, one.Kind}, one.cells()...)...)
 	}
-	instances := newTable("INSTANCE", "VERSION", "ZONE", ">WEIGHT", "STATE", ">CALLS/S", "OK", "P50", "P99", "UP FOR", "WHY")
 	for _, in := range s.Instances {
-		one := instanceRow{in.Addr, in.Version, in.Zone, max(in.Weight, 1), in.State, in.Why, in.Started, rowOf(&in.Traffic)}
-		row.Instances = append(row.Instances, one)
-		uptime := "-"
-		if !in.Started.IsZero() && in.State != fleet.Down {
-			uptime = fleet.Age(time.Since(in.Started))
-		}
-		instances.add(slices.Concat([]string{one.Addr, orDash(one.Version), orDash(one.Zone), fmt.Sprint(one.Weight), string(one.State)}, one.cells(), []string{uptime, one.Why})...)
+		row.Instances = append(row.Instances, instanceOf(in))
 	}
+	instances := instancesOf(s)
+	kind := row.Name
+	if kind == actorService {
+		kind = ""
+	}
+	row.Actors = actorsOf(ctx, f, s.Instances, kind)
 	head := fmt.Sprintf("%s  %s", row.Name, row.State)
 	if row.Note != "" {
 		head += ": " + row.Note
 	}
-	return a.show(row, text(singleLine(head)+"\n\n"+methods.String()+"\n"+instances.String()), func() []string {
+	if err := a.show(row, text(singleLine(head)+"\n"+undos(s)+"\n"+methods.String()+"\n"+instances.String()+row.Actors.table(true)), func() []string {
 		var names []string
 		for _, in := range row.Instances {
 			names = append(names, in.Addr)
 		}
 		return names
-	})
+	}); err != nil {
+		return err
+	}
+	return partly(append(unlistedOf(s), unread)...)
+}
+
+// instanceOf returns the row of an instance.
+func instanceOf(in *fleet.Instance) instanceRow {
+	return instanceRow{in.Addr, in.Version, in.Zone, max(in.Weight, 1), in.State, in.Why, in.Started, rowOf(&in.Traffic)}
+}
+
+// instancesOf returns the table of the instances of a service.
+func instancesOf(s *fleet.Service) *table {
+	t := newTable(slices.Concat([]string{"INSTANCE", "VERSION", "ZONE", ">WEIGHT", "STATE"}, trafficHeads, []string{"UP FOR", "WHY"})...)
+	for _, in := range s.Instances {
+		one, uptime := instanceOf(in), "-"
+		if !in.Started.IsZero() && in.State != fleet.Down {
+			uptime = fleet.Age(time.Since(in.Started))
+		}
+		t.add(slices.Concat([]string{one.Addr, orDash(one.Version), orDash(one.Zone), fmt.Sprint(one.Weight), string(one.State)}, one.cells(), []string{uptime, one.Why})...)
+	}
+	return t
 }
 
 func orDash(s string) string {

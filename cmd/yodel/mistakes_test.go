@@ -58,6 +58,14 @@ func TestMistakes(t *testing.T) {
 		{"ls --cert mistakes_test.go", exitUsage, "--cert and --key: "},
 		{"ls --ca mistakes_test.go", exitUsage, "no certificate in PEM"},
 		{"help clal", exitUsage, "yodel call"},
+		{"sl", exitUsage, "did you mean   yodel ls"},
+		{"rule weihgt", exitUsage, "did you mean   yodel rule weight"},
+		{"rule weihgt", exitUsage, "commands       yodel help rule"},
+		{"ls --json", exitUsage, "did you mean   -o json"},
+		{"samples --ndjson", exitUsage, "did you mean   -o ndjson"},
+		{"weight shop.Cart " + addr + " -3", exitUsage, "-3 is taken for a flag"},
+		{"call shop.Cart/Get -0.5", exitUsage, "-- -0.5"},
+		{"weight shop.Cart " + addr + " -- -3", exitUsage, "no number from 0 on"},
 		{"doctor --at 127.0.0.1:1", exitUnreachable, ""},
 	} {
 		r := run(t, folder, strings.Split(test.args, " ")...)
@@ -129,11 +137,11 @@ func TestBenchWithoutReplies(t *testing.T) {
 func TestRuleOfAMisspeltService(t *testing.T) {
 	folder := startShop(t)
 	for service, want := range map[string]string{
-		"shop.Stokc": " warn service: there is no service shop.Stokc in file:" + folder + "; did you mean shop.Stock?\n",
+		"shop.Stokc": ` stop service: there is no service shop.Stokc; did you mean "shop.Stock"? [YDL-R026]`,
 		"shop.Stock": "",
 	} {
-		r := run(t, folder, "rule", "disable", service, "--method", "None", "--expires", "1m", "--reason", "a test", "--dry-run")
-		if warned := strings.Contains(r.err, "warn service"); r.code != exitOK || warned != (want != "") || !strings.Contains(r.err, want) {
+		r := run(t, folder, "rule", "disable", service, "--method", "Count", "--expires", "1m", "--reason", "a test", "--dry-run")
+		if warned := strings.Contains(r.err, "stop service"); r.code != exitOK || warned != (want != "") || !strings.Contains(r.err, want) {
 			t.Errorf("%s: exit code %d, %s", service, r.code, r.err)
 		}
 	}
@@ -142,7 +150,7 @@ func TestRuleOfAMisspeltService(t *testing.T) {
 // TestWatch runs each command that has --watch until it has printed twice.
 func TestWatch(t *testing.T) {
 	folder := startShop(t)
-	if r := run(t, folder, "rule", "disable", "shop.Stock", "--method", "None", "--id", "x", "--reason", "a test"); r.code != exitOK {
+	if r := run(t, folder, "rule", "disable", "shop.Stock", "--method", "None", "--id", "x", "--reason", "a test", "--force"); r.code != exitOK {
 		t.Fatal(r.err)
 	}
 	objects := map[string]string{"describe": "shop.Cart", "rule get": "shop.Stock x", "rule history": "shop.Stock", "rule explain": "shop.Stock"}
@@ -256,7 +264,7 @@ func TestSilentServer(t *testing.T) {
 func TestRelayedErrors(t *testing.T) {
 	folder := startShop(t)
 	addr := strings.TrimSpace(run(t, folder, "ls", "shop.Stock", "-o", "name").out)
-	if r := run(t, folder, "disable", "shop.Stock", addr); r.code != exitOK {
+	if r := run(t, folder, "disable", "shop.Stock", addr, "--force"); r.code != exitOK {
 		t.Fatal(r.err)
 	}
 	until(t, "the carts have no stock", func() bool {

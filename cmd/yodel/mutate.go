@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,12 +24,14 @@ import (
 type changeOptions struct {
 	dryRun bool
 	yes    bool
+	force  bool
 	wait   time.Duration
 }
 
 func (o *changeOptions) flags(c *cobra.Command) *cobra.Command {
 	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "say what would change, and change nothing")
 	c.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask for a confirmation in a guarded context")
+	c.Flags().BoolVar(&o.force, "force", false, "go on, even if this stops calls or names something that does not exist")
 	return c
 }
 
@@ -92,11 +95,15 @@ func (a *app) weightCommand() *cobra.Command {
 
 // A setting is what an operator has set for an instance. The zero value sets nothing.
 type setting struct {
-	state  string
-	weight int
+	state   string
+	weight  int
+	problem string // why it cannot be read
 }
 
 func (s setting) String() string {
+	if s.problem != "" {
+		return "a setting that cannot be read (" + s.problem + ")"
+	}
 	var parts []string
 	if s.state != "" {
 		parts = append(parts, s.state)
@@ -140,22 +147,30 @@ func (a *app) override(ctx context.Context, o *changeOptions, service, addr stri
 	if !slices.ContainsFunc(s.Instances, func(in *fleet.Instance) bool { return in.Addr == addr }) {
 		return unknownInstance(s, addr)
 	}
-	before, err := a.setting(ctx, t, service, addr)
+	set, err := a.settings(ctx, t, service)
 	if err != nil {
 		return err
 	}
+	before := set[addr]
 	after := change(before)
-	a.warn(s, addr, after)
+	after.problem = "" // the change replaces the setting
+	last := a.warn(s, addr, after, set)
 	out := &changed{Service: service, Instance: addr, Before: before.String(), After: after.String(), DryRun: o.dryRun}
 	said := singleLine(fmt.Sprintf("%s@%s: %s → %s", service, addr, before, after))
 	if o.dryRun {
 		return a.show(out, text(said+" (dry run, nothing was changed)\n"), out.names)
+	}
+	if last && before.state != "inactive" && !o.force {
+		return a.forced(fmt.Sprintf("%s is the last instance of %s that gets calls", addr, service))
 	}
 	if err := a.confirm(ctx, t, o.yes, service); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.o.timeout+o.wait)
 	defer cancel()
+	if now, err := a.settings(ctx, t, service); err != nil || now[addr] != before {
+		return cmp.Or(err, a.settingConflict(service, addr, before, now[addr]))
+	}
 	if err := registry.Override(ctx, registrar, service, addr, after.state, after.weight); err != nil {
 		return faultf(exitFailed, "%v", err)
 	}
@@ -185,23 +200,19 @@ func unknownInstance(s *fleet.Service, addr string) error {
 	return f.with("instances", "%s     (yodel ls %s)", shorten(addrs), s.Name)
 }
 
-// setting reads the setting of an instance.
-func (a *app) setting(ctx context.Context, t *target, service, addr string) (setting, error) {
-	r, ok := t.registry.(interface {
-		Overrides(service string) yodel.Resolver
-	})
-	if !ok {
-		return setting{}, faultf(exitUsage, "%s keeps no settings of operators", t.name)
+// settings reads the settings for a service, by address.
+func (a *app) settings(ctx context.Context, t *target, service string) (map[string]setting, error) {
+	registry := yodel.Description{}.Over(t.registry)
+	if registry.Overrides == nil {
+		return nil, faultf(exitUsage, "%s keeps no settings of operators", t.name)
 	}
 	ctx, cancel := a.limited(ctx)
 	defer cancel()
-	var found setting
+	found := make(map[string]setting)
 	read := false
-	err := fleet.Bounded(r.Overrides(service)).Watch(ctx, func(all []yodel.Instance) {
+	err := fleet.Bounded(registry.Overrides(service)).Watch(ctx, func(all []yodel.Instance) {
 		for _, in := range all {
-			if in.Addr == addr {
-				found = setting{in.State, in.Weight}
-			}
+			found[in.Addr] = setting{in.State, in.Weight, in.Metadata["problem"]}
 		}
 		read = true
 		cancel()
@@ -215,17 +226,43 @@ func (a *app) setting(ctx context.Context, t *target, service, addr string) (set
 	return found, nil
 }
 
-// warn says on stderr what a setting does to the service.
-func (a *app) warn(s *fleet.Service, addr string, after setting) {
-	left := 0
+// brokenSettings returns the settings of operators for all services that cannot be read, and why
+// there may be others.
+func (a *app) brokenSettings(ctx context.Context, t *target) (said []string) {
+	ctx, cancel := a.limited(ctx)
+	defer cancel()
+	broken, err := fleet.BrokenSettings(ctx, t.registry)
+	for i := range broken {
+		said = append(said, broken[i].String())
+	}
+	if err != nil {
+		said = append(said, err.Error())
+	}
+	return said
+}
+
+// settingConflict is the fault of a change that is based on a setting which another operator has
+// changed meanwhile.
+func (a *app) settingConflict(service, addr string, before, now setting) error {
+	return faultf(exitFailed, "the setting of %s@%s has changed: it was %s, and is %s", service, addr, before, now).with("again", "%s", a.command())
+}
+
+// warn says on stderr what a setting does to the service. It reports whether the setting takes the
+// last instance that gets calls. Set has the present settings, some of which the instances may not
+// have heard of.
+func (a *app) warn(s *fleet.Service, addr string, after setting, set map[string]setting) (last bool) {
+	left, gets := 0, false
 	for _, in := range s.Instances {
-		if in.Gets() && (in.Addr != addr || after.state != "inactive") {
+		gets = gets || in.Gets() && in.Addr == addr
+		if in.Gets() && set[in.Addr].state != "inactive" && (in.Addr != addr || after.state != "inactive") {
 			left++
 		}
 	}
 	if after.state == "inactive" && left == 0 {
 		a.sayf("warning: no other instance of %s gets calls\n", s.Name)
+		return gets
 	}
+	return false
 }
 
 // confirm asks for the name of the service in a guarded context.
@@ -262,7 +299,7 @@ func (a *app) awaitIdle(ctx context.Context, f *fleet.Fleet, service, addr strin
 		switch {
 		case in == nil || in.State == fleet.Down:
 			return "left", nil
-		case in.State == fleet.Silent:
+		case in.State == fleet.Silent, in.Unasked:
 			quiet = 0
 		case in.Live == nil && in.Stats == nil:
 			a.sayf("%s does not share its statistics, so it is unknown when it is idle\n", addr)
@@ -277,7 +314,7 @@ func (a *app) awaitIdle(ctx context.Context, f *fleet.Fleet, service, addr strin
 		select {
 		case <-time.After(300 * time.Millisecond):
 		case <-ctx.Done():
-			if in.State == fleet.Silent {
+			if in.State == fleet.Silent || in.Unasked {
 				return "", faultf(exitCheck, "it is unknown whether %s is idle: %s", addr, in.Why)
 			}
 			return "", faultf(exitCheck, "%s is not idle yet: %d calls in flight", addr, in.Traffic.Inflight)

@@ -57,13 +57,13 @@ func steps() []step {
 		{line: "yodel rule ls shop.Cart", want: `try +canary +active`},
 		// Limit a caller.
 		{
-			line: "yodel rule limit shop.Cart --caller web --method Get --per-second 2 --id web --expires 1h --reason 'CHG-89: web calls too often'",
-			want: `revision 2: Limit the calls of shop.Cart.Get from web to 2 a second`,
+			line: "yodel rule limit shop.Cart --caller web --method Get --per-second 3 --id web --expires 1h --reason 'CHG-89: web calls too often'",
+			want: `revision 2: Limit the calls of shop.Cart.Get from web to 3 a second`,
 		},
-		{line: "yodel tap shop.Cart/Get --caller web --failed -n 2", want: `web .* resource_exhausted: .* the limit of 2 calls a second is used up`, again: true},
+		{line: "yodel tap shop.Cart/Get --caller web --failed -n 2", want: `web .* resource_exhausted: .* the limit of 3 calls a second is used up`, again: true},
 		{line: "yodel samples shop.Cart/Get --failed --limit 1", want: `\[YDL3301\][^$]*rule web: limit the calls`, again: true},
 		// Mock a dependency that is down.
-		{line: "yodel disable shop.Stock {stock}", want: `no setting → inactive`, then: func(o *operated) bool { return o.quiet("shop.Stock", "{stock}") }},
+		{line: "yodel disable shop.Stock {stock} --force", want: `no setting → inactive`, then: func(o *operated) bool { return o.quiet("shop.Stock", "{stock}") }},
 		{line: `yodel call shop.Cart/Add '{"sku":"tea","qty":2}'`, code: exitFailed, want: `shop.Stock.Reserve: no instance .* \[YDL1001\]`, again: true},
 		{
 			line: `yodel rule set '{"service":"shop.Stock","id":"mock","method":"Reserve","mock":{"reply":{"sku":"tea","left":1}}}' --reason 'Stock is down'`,
@@ -81,10 +81,10 @@ func steps() []step {
 		{line: "yodel rule history shop.Cart -v", want: `2 .* put web by ann: CHG-89[^$]*1 .* put try by ann: CHG-88`},
 		// Roll back.
 		{line: "yodel rule rollback shop.Cart 1 --reason 'web is fixed'", want: `to revision 1`, then: func(o *operated) bool { return o.refused() == 0 && o.share("v1.1.0") < 0.25 }},
-		{line: "yodel rule rollback shop.Cart 0 --reason 'v1.1 is slow'", want: `to revision 0`, then: func(o *operated) bool { return o.share("v1.1.0") > 0.35 }},
-		{line: "yodel rule ls", want: `There are no rules`},
+		{line: "yodel rule off shop.Cart try --reason 'v1.1 is slow'", want: `switch the rule try of shop.Cart off`, then: func(o *operated) bool { return o.share("v1.1.0") == 0 }},
+		{line: "yodel rule ls", want: `try +canary +off`},
 		// Prove that a restart loses nothing.
-		{line: "yodel drain-test shop.Cart/Get", want: `2 instances restarted: 0 lost`},
+		{line: "yodel drain-test shop.Cart/Get", want: `2 instances drained and enabled: 0 lost`},
 	}
 }
 

@@ -25,15 +25,18 @@ type flagOf = pflag.Flag
 type table struct {
 	heads []string
 	right []bool
+	rare  []bool
 	rows  [][]string
 }
 
-// newTable returns a table. Columns whose heading begins with > are aligned to the right.
+// newTable returns a table. Columns whose heading begins with > are aligned to the right. Those
+// whose heading begins with ? are too, and are left out if they are empty.
 func newTable(heads ...string) *table {
 	t := &table{}
 	for _, head := range heads {
-		name, right := strings.CutPrefix(head, ">")
-		t.heads, t.right = append(t.heads, name), append(t.right, right)
+		name, rare := strings.CutPrefix(head, "?")
+		name, right := strings.CutPrefix(name, ">")
+		t.heads, t.right, t.rare = append(t.heads, name), append(t.right, right || rare), append(t.rare, rare)
 	}
 	return t
 }
@@ -49,15 +52,21 @@ func (t *table) add(cells ...string) {
 func (t *table) String() string {
 	widths := make([]int, len(t.heads))
 	all := append([][]string{t.heads}, t.rows...)
-	for _, row := range all {
-		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+	for i := range t.heads {
+		for _, row := range t.rows {
+			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
+		}
+		if widths[i] > 0 || !t.rare[i] {
+			widths[i] = max(widths[i], utf8.RuneCountInString(t.heads[i]))
 		}
 	}
 	var b strings.Builder
 	for _, row := range all {
 		var line strings.Builder
 		for i, cell := range row {
+			if widths[i] == 0 && t.rare[i] {
+				continue
+			}
 			space := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
 			if t.right[i] {
 				line.WriteString(space + cell)

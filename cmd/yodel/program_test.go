@@ -154,7 +154,8 @@ func TestDevSaysHowToFindItsRegistry(t *testing.T) {
 }
 
 // TestProgramIsSmall builds the program as make yodel does. A new dependency that uses methods by
-// their names makes the linker keep all methods, which costs 10 MB.
+// their names makes the linker keep all methods, which costs 10 MB: the bound
+// leaves half a MB for what the program itself needs.
 func TestProgramIsSmall(t *testing.T) {
 	if os.Getenv("YODEL_REAL") == "" {
 		t.Skip("it links the program: set YODEL_REAL=1, or run make test-all")
@@ -168,7 +169,7 @@ func TestProgramIsSmall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if most := int64(25_000_000); info.Size() > most {
+	if most := int64(25_500_000); info.Size() > most {
 		t.Errorf("the program has %d bytes, want at most %d", info.Size(), most)
 	}
 	t.Logf("the program has %d bytes", info.Size())

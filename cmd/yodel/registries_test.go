@@ -16,6 +16,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/protocol/http"
+	"github.com/yodel-rpc/yodel/registry/file"
 )
 
 // A registryCase is a registry to test the commands with.
@@ -31,7 +32,7 @@ var registryCases = []registryCase{
 	{name: "redis", url: func(t *testing.T) string { return "redis://" + realserver.Redis(t).Addr }, settings: true, rules: true},
 	{name: "zookeeper", url: func(t *testing.T) string { return "zookeeper://" + realserver.ZooKeeper(t).Addr }, settings: true, rules: true},
 	{name: "consul", url: func(t *testing.T) string { return "consul://" + realserver.Consul(t).Addr }, settings: true, rules: true},
-	{name: "nacos", url: func(t *testing.T) string { return "nacos://" + realserver.Nacos(t).Addr }, rules: true},
+	{name: "nacos", url: func(t *testing.T) string { return "nacos://" + realserver.Nacos(t).Addr }, settings: true, rules: true},
 	{name: "kubernetes", url: kubernetesURL, settings: true, rules: true},
 	{name: "mdns", url: func(t *testing.T) string { return "mdns:" + loopbackInterface(t) }},
 	{name: "file", url: func(t *testing.T) string { return "file:" + t.TempDir() }, settings: true, rules: true},
@@ -111,8 +112,26 @@ func TestRegistries(t *testing.T) {
 			if out := yodel("bench", "cli.Echo/Say", `"x"`, "-d", "50ms", "--warm-up", "10ms", "--no-save", "-o", "json"); out.code != exitOK {
 				t.Errorf("bench: exit code %d, %s%s", out.code, out.out, out.err)
 			}
+			consoleOf(t, r, at, addrs)
 			operateIn(t, r, yodel, up, addrs[0])
 		})
+	}
+}
+
+// consoleOf shows a fleet in the console.
+func consoleOf(t *testing.T, r registryCase, at string, addrs []string) {
+	t.Helper()
+	s := openConsole(t, map[string]string{"YODEL_REGISTRY": at})
+	as := s.login(t)
+	until(t, "the console shows the instances", func() bool {
+		_, body, _ := s.ask(t, "GET", "/services/cli.Echo", "", as)
+		return strings.Contains(body, "2 of 2 instances") && strings.Contains(body, addrs[0]) && strings.Contains(body, addrs[1])
+	})
+	if _, body, _ := s.ask(t, "GET", "/api/me", "", as); r.rules != strings.Contains(body, `"rules":true`) {
+		t.Errorf("the console says %s", body)
+	}
+	if code := s.end(); code != exitOK {
+		t.Errorf("the console: exit code %d, %s", code, s.errs)
 	}
 }
 
@@ -127,7 +146,7 @@ func operateIn(t *testing.T, r registryCase, yodel func(args ...string) result, 
 			}
 		}
 	} else {
-		if out := yodel("disable", "cli.Echo", addr); out.code != exitOK || !strings.Contains(out.out, "no setting → inactive") {
+		if out := yodel("disable", "cli.Echo", addr, "--force"); out.code != exitOK || !strings.Contains(out.out, "no setting → inactive") {
 			t.Errorf("disable: exit code %d, %s%s", out.code, out.out, out.err)
 		}
 		until(t, "the disabled instance is not up", up(1))
@@ -138,7 +157,7 @@ func operateIn(t *testing.T, r registryCase, yodel func(args ...string) result, 
 			t.Errorf("enable: exit code %d, %s%s", out.code, out.out, out.err)
 		}
 		until(t, "the enabled instance is up", up(2))
-		if out := yodel("drain", "cli.Echo", addr); out.code != exitOK || !strings.Contains(out.out, addr+" is idle") {
+		if out := yodel("drain", "cli.Echo", addr, "--force"); out.code != exitOK || !strings.Contains(out.out, addr+" is idle") {
 			t.Errorf("drain: exit code %d, %s%s", out.code, out.out, out.err)
 		}
 	}
@@ -150,6 +169,54 @@ func operateIn(t *testing.T, r registryCase, yodel func(args ...string) result, 
 			t.Errorf("rule ls: %s%s", out.out, out.err)
 		}
 	}
+}
+
+// TestDoctorOfAReplica reads an empty replica, to which no server can announce itself.
+func TestDoctorOfAReplica(t *testing.T) {
+	primary, replica := realserver.Redis(t), realserver.Redis(t)
+	host, port, err := net.SplitHostPort(primary.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := realserver.Ask(t.Context(), replica.Addr, "REPLICAOF "+host+" "+port+"\r\n", "+OK\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	doctor := func(addr string) result {
+		return yodelWith(t.Context(), strings.NewReader(""), map[string]string{"YODEL_REGISTRY": "redis://" + addr}, "doctor")
+	}
+	if out := doctor(primary.Addr); out.code != exitOK || !strings.Contains(out.out, "found nothing to check") {
+		t.Errorf("of the primary: exit code %d, %s%s", out.code, out.out, out.err)
+	}
+	if out := doctor(replica.Addr); out.code != exitCheck || !strings.Contains(out.out, "takes no writes") || !strings.Contains(out.out, "READONLY") {
+		t.Errorf("of the replica: exit code %d, %s%s", out.code, out.out, out.err)
+	}
+}
+
+// TestASettingThatCannotBeRead has a setting that a person has written with a state that does not
+// exist. The commands name it, and enable removes it.
+func TestASettingThatCannotBeRead(t *testing.T) {
+	folder := t.TempDir()
+	addr := announced(t, "file:"+folder)
+	yodel := func(args ...string) result {
+		return yodelWith(t.Context(), strings.NewReader(""), map[string]string{"YODEL_REGISTRY": "file:" + folder}, args...)
+	}
+	until(t, "the instance is listed", func() bool { return strings.Contains(yodel("ls").out, "cli.Echo") })
+	settings := file.New(folder, nil)
+	if err := settings.Keep(t.Context(), "cli.Echo", "overrides", addr, []byte(`{"state":"disabled"}`)); err != nil {
+		t.Fatal(err)
+	}
+	const problem = `the setting of an operator cannot be read: the state "disabled" is neither "active" nor "inactive"`
+	until(t, "ls names the setting", func() bool { return strings.Contains(yodel("ls").out, problem) })
+	if out := yodel("ls", "cli.Echo"); !strings.Contains(out.out, " up ") || !strings.Contains(out.out, problem) {
+		t.Errorf("ls of the service: %s%s", out.out, out.err)
+	}
+	if out := yodel("doctor"); !strings.Contains(out.out, problem) || !strings.Contains(out.out, "yodel enable cli.Echo "+addr) {
+		t.Errorf("doctor: %s%s", out.out, out.err)
+	}
+	if out := yodel("enable", "cli.Echo", addr); out.code != exitOK || !strings.Contains(out.out, "a setting that cannot be read") {
+		t.Errorf("enable: exit code %d, %s%s", out.code, out.out, out.err)
+	}
+	until(t, "ls has no problem", func() bool { return !strings.Contains(yodel("ls").out, "cannot be read") })
 }
 
 // TestDNS reads and calls a server by a name in DNS.

@@ -10,7 +10,8 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os/user"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,39 +39,79 @@ func (t *target) book() (*rules.Book, error) {
 	return book, nil
 }
 
-// active returns the active rules of a service, or of all services. It returns nothing if the
-// registry keeps no rules.
-func (a *app) active(ctx context.Context, t *target, service string) []rules.Rule {
+// acting returns the rules of a service that act, or of all services, and why some of them cannot
+// be read. It returns nothing if the registry keeps no rules.
+func (a *app) acting(ctx context.Context, t *target, service string) (acting []rules.Rule, unread string) {
 	book, err := t.book()
 	if err != nil {
-		return nil
+		return nil, ""
 	}
 	ctx, cancel := a.limited(ctx)
 	defer cancel()
 	all, err := book.List(ctx, service)
-	if err != nil {
-		a.sayf("the rules cannot be read: %v\n", err)
-		return nil
+	switch {
+	case err != nil && len(all) > 0:
+		unread = err.Error() // it says that the list is not complete
+	case err != nil:
+		unread = fmt.Sprintf("the rules cannot be read: %v", err)
 	}
 	now := time.Now()
-	return slices.DeleteFunc(all, func(r rules.Rule) bool { return !r.Active(now) })
+	return slices.DeleteFunc(all, func(r rules.Rule) bool { return !r.Acts(now) }), unread
 }
 
-// rulesOf returns the kinds of the active rules by service.
-func (a *app) rulesOf(ctx context.Context, t *target, service string) map[string][]string {
-	kinds := make(map[string][]string)
-	for _, r := range a.active(ctx, t, service) {
+// sayActing is acting, and says at once why some of the rules cannot be read.
+func (a *app) sayActing(ctx context.Context, t *target, service string) []rules.Rule {
+	acting, unread := a.acting(ctx, t, service)
+	if unread != "" {
+		a.sayf("%s\n", unread)
+	}
+	return acting
+}
+
+// rulesOf returns the kinds of the active rules by service, and why some of the rules cannot be
+// read.
+func (a *app) rulesOf(ctx context.Context, t *target, service string) (kinds map[string][]string, unread string) {
+	kinds = make(map[string][]string)
+	acting, unread := a.acting(ctx, t, service)
+	for _, r := range acting {
 		if !slices.Contains(kinds[r.Service], r.Kind()) {
 			kinds[r.Service] = append(kinds[r.Service], r.Kind())
 		}
 	}
-	return kinds
+	return kinds, unread
 }
 
-// ruleLines returns the active rules of a service in words.
-func (a *app) ruleLines(ctx context.Context, t *target, service string) []string {
+// callerName returns the name of the command in calls that it makes.
+func callerName() string { return filepath.Base(os.Args[0]) }
+
+// warnOfRecords says which records of all services are not rules.
+func (a *app) warnOfRecords(ctx context.Context, t *target) {
+	book, err := t.book()
+	if err != nil {
+		return // the registry keeps no rules
+	}
+	ctx, cancel := a.limited(ctx)
+	defer cancel()
+	invalid, _ := book.Invalid(ctx, "") // rulesOf returns why the list is not complete
+	a.sayInvalid(invalid)
+}
+
+// sayInvalid says which records are not rules.
+func (a *app) sayInvalid(invalid []introspect.RuleState) {
+	for _, r := range invalid {
+		a.sayf("warning: the record %s of %s is not a valid rule, so no process begins to apply it: %s; yodel rule rm removes it\n", r.ID, r.Service, r.Problem)
+	}
+}
+
+// ruleLines returns the rules that act on a call of the command itself, in words.
+func (a *app) ruleLines(ctx context.Context, t *target, service, method string, metadata yodel.Metadata) []string {
 	var lines []string
-	for _, r := range a.active(ctx, t, service) {
+	for _, r := range a.sayActing(ctx, t, service) {
+		seen := r
+		seen.Identity = nil // the command does not know what a server verifies
+		if !seen.Concerns(ctx, &yodel.Call{Method: service + "." + method, Metadata: metadata}, callerName()) {
+			continue
+		}
 		lines = append(lines, r.ID+": "+r.Sentence())
 	}
 	return lines
@@ -82,10 +123,12 @@ type ruleOptions struct {
 
 	id, reason, author string
 	expires            time.Duration
+	endless            bool // the user has given 0
 	rollback           string
+	then               string
 
-	method, caller, tenant string
-	header                 []string
+	method, caller, tenant, network string
+	header, identity                []string
 
 	to         string
 	percent    float64
@@ -124,7 +167,7 @@ func (a *app) ruleCommand() *cobra.Command {
 		}),
 		a.ruleKind("canary SERVICE --to TARGET --percent N", "Send a percentage of the calls to some instances", "--to v1.1.0 --percent 10 --expires 2h --auto-rollback 'ok<99% for 30s'", func(o *ruleOptions, r *rules.Rule) error {
 			to, err := parseTarget(o.to)
-			r.Canary = &rules.Canary{To: to, Percent: o.percent, By: o.by}
+			r.Canary = &rules.Canary{To: to, Percent: o.percent, By: o.by, Then: o.then}
 			return err
 		}),
 		a.ruleKind("route SERVICE --to TARGET", "Send calls to some instances", "--to zone=a --caller web", func(o *ruleOptions, r *rules.Rule) error {
@@ -145,7 +188,7 @@ func (a *app) ruleCommand() *cobra.Command {
 			r.Limit = &rules.Limit{PerSecond: o.perSecond, Burst: o.burst, Concurrent: o.concurrent, Queue: o.queue, By: o.by}
 			return nil
 		}),
-		a.ruleRm(), a.ruleHistory(), a.ruleRollback(), a.ruleExplain(),
+		a.ruleOnOff("on"), a.ruleOnOff("off"), a.ruleRm(), a.ruleHistory(), a.ruleRollback(), a.ruleExplain(),
 	)
 	return c
 }
@@ -196,12 +239,14 @@ func (a *app) ruleKind(use, short, example string, fill func(*ruleOptions, *rule
 	o.signFlags(c, a)
 	f := c.Flags()
 	f.StringVar(&o.id, "id", "", "`ID` of the rule; an existing one is replaced (default: a new ID)")
-	f.DurationVar(&o.expires, "expires", 0, "how long the rule acts (default: until it is removed)")
+	f.DurationVar(&o.expires, "expires", 0, "how long the rule acts; 0 means until it is removed (default: 24h for disable, fault and mock)")
 	f.StringVar(&o.rollback, "auto-rollback", "", "`CONDITION` under which the rule switches itself off, such as 'ok<99% for 30s'")
 	f.StringVar(&o.method, "method", "", "only calls of this method")
 	f.StringVar(&o.caller, "caller", "", "only calls of this caller")
 	f.StringVar(&o.tenant, "tenant", "", "only calls for this tenant")
+	f.StringVar(&o.network, "network", "", "only calls from this IP address or `RANGE`, such as 10.0.0.0/8")
 	f.StringArrayVar(&o.header, "header", nil, "only calls with this metadata, `KEY=VALUE`")
+	f.StringArrayVar(&o.identity, "identity", nil, "only calls of callers whom the server has verified, `NAME=VALUE`; NAME is subject, tenant, claim:NAME, certificate, san or spiffe")
 	switch name {
 	case "limit":
 		f.Float64Var(&o.perSecond, "per-second", 0, "calls a second")
@@ -222,8 +267,9 @@ func (a *app) ruleKind(use, short, example string, fill func(*ruleOptions, *rule
 	switch name {
 	case "canary":
 		f.StringVar(&o.by, "by", "", "caller, tenant, key or header:NAME: calls with the same value go the same way")
+		f.StringVar(&o.then, "then", "", "what the instances get when the canary has ended: stop (no calls), keep (this percentage) or spread (the share of others) (default stop)")
 	case "limit":
-		f.StringVar(&o.by, "by", "", "caller, tenant, method or header:NAME: each value has a limit of its own")
+		f.StringVar(&o.by, "by", "", "user, address, caller, tenant, method or header:NAME: each value has a limit of its own")
 	}
 	return c
 }
@@ -233,27 +279,36 @@ func (o *ruleOptions) signFlags(c *cobra.Command, a *app) {
 	c.Flags().StringVar(&o.reason, "reason", "", "why, for the history (required)")
 	c.Flags().StringVar(&o.author, "author", "", "who, for the history (default: the variable YODEL_AUTHOR, or the name of the user)")
 	c.PreRun = func(*cobra.Command, []string) {
-		if o.author == "" {
-			o.author = a.env("YODEL_AUTHOR")
-		}
-		if u, err := user.Current(); o.author == "" && err == nil {
-			o.author = u.Username
-		}
+		life := c.Flags().Lookup("expires")
+		o.endless = life != nil && life.Changed && o.expires == 0
+		o.author = cmp.Or(o.author, a.author())
 	}
+}
+
+// pairsOf reads the values of a flag.
+func pairsOf(what string, texts []string) (pairs map[string]string, err error) {
+	for _, text := range texts {
+		key, value, ok := strings.Cut(text, "=")
+		if !ok {
+			return nil, faultf(exitUsage, "the %s %q is not KEY=VALUE", what, text)
+		}
+		if pairs == nil {
+			pairs = make(map[string]string)
+		}
+		pairs[key] = value
+	}
+	return pairs, nil
 }
 
 // scope sets what concerns all kinds of rules.
 func (o *ruleOptions) scope(r *rules.Rule) error {
-	r.ID, r.Method, r.Caller, r.Tenant, r.Author, r.Reason = o.id, o.method, o.caller, o.tenant, o.author, o.reason
-	for _, pair := range o.header {
-		key, value, ok := strings.Cut(pair, "=")
-		if !ok {
-			return faultf(exitUsage, "the header %q is not KEY=VALUE", pair)
-		}
-		if r.Header == nil {
-			r.Header = make(map[string]string)
-		}
-		r.Header[key] = value
+	r.ID, r.Method, r.Caller, r.Tenant, r.Network, r.Author, r.Reason = o.id, o.method, o.caller, o.tenant, o.network, o.author, o.reason
+	var err error
+	if r.Header, err = pairsOf("header", o.header); err != nil {
+		return err
+	}
+	if r.Identity, err = pairsOf("identity", o.identity); err != nil {
+		return err
 	}
 	if o.expires > 0 {
 		r.Expires = o.end()
@@ -270,20 +325,6 @@ func (o *ruleOptions) scope(r *rules.Rule) error {
 
 // end returns when a rule with --expires ends.
 func (o *ruleOptions) end() time.Time { return time.Now().Add(o.expires).UTC().Truncate(time.Second) }
-
-// warnOfService warns of a service that has no instance in the registry: its name may be misspelt.
-// The rule is stored all the same, because its service may come later.
-func (a *app) warnOfService(ctx context.Context, f *fleet.Fleet, t *target, s *fleet.Service) {
-	known, err := f.Services(ctx)
-	if len(s.Instances) > 0 || s.Err != "" || err != nil || slices.Contains(known, s.Name) {
-		return
-	}
-	hint := ""
-	if near := similar(s.Name, known); near != "" {
-		hint = "; did you mean " + near + "?"
-	}
-	a.sayf(" warn service: there is no service %s in %s%s\n", s.Name, t.name, hint)
-}
 
 // putRule shows the effect of a rule and stores it.
 func (a *app) putRule(ctx context.Context, o *ruleOptions, r rules.Rule) error {
@@ -307,21 +348,28 @@ func (a *app) putRule(ctx context.Context, o *ruleOptions, r rules.Rule) error {
 	if err != nil {
 		return t.unreachable(err)
 	}
-	effect := rules.Preview(&r, all, trafficOf(view.Service(r.Service)))
-	if effect != nil && effect.Text != "" {
-		a.sayf(" effect (last minute, estimate): %s\n", effect.Text)
-		for _, p := range effect.Problems {
-			if p.Warning {
-				a.sayf(" warn %s\n", p)
-			}
-		}
+	o.limitLife(&r)
+	given := r.Revision != 0
+	if i := slices.IndexFunc(all, func(known rules.Rule) bool { return known.ID == r.ID }); i >= 0 && (r.Revision == 0 || o.force) {
+		r.Revision = all[i].Revision // what the effect was computed with
 	}
-	a.warnOfService(ctx, f, t, view.Service(r.Service))
+	traffic := a.trafficFor(ctx, f, view.Service(r.Service))
+	effect := rules.Preview(&r, all, traffic)
+	confirm := a.sayEffect(effect)
 	if o.dryRun {
 		if err := refused(r.Check()); err != nil {
 			return err
 		}
 		return a.show(&r, text(r.Sentence()+" (dry run, nothing was changed)\n"), func() []string { return []string{r.ID} })
+	}
+	if err := refused(r.Check()); err != nil { // before the question about its effect
+		return err
+	}
+	if r.Reason == "" {
+		return ruleFault(&rules.InvalidError{Problems: []rules.Problem{{ID: "YDL-R004", Field: "reason", Text: "it is empty"}}})
+	}
+	if confirm != "" && !o.force {
+		return a.forced(confirm)
 	}
 	if err := a.confirm(outer, t, o.yes, r.Service); err != nil {
 		return err
@@ -331,7 +379,7 @@ func (a *app) putRule(ctx context.Context, o *ruleOptions, r rules.Rule) error {
 	began := time.Now()
 	stored, err := book.Put(ctx, r)
 	if err != nil {
-		return ruleFault(err)
+		return a.ruleFault(err, given)
 	}
 	in := a.inForce(ctx, f, &stored)
 	said := fmt.Sprintf(" stored rule %s of %s, revision %d: %s\n", stored.ID, stored.Service, stored.Revision, stored.Sentence())
@@ -340,7 +388,7 @@ func (a *app) putRule(ctx context.Context, o *ruleOptions, r rules.Rule) error {
 	} else {
 		said += " no process of the fleet has said that it follows it\n"
 	}
-	said += fmt.Sprintf(" undo: yodel rule rollback %s %d --reason …\n", stored.Service, stored.Revision-1)
+	said += undoLine(&stored, all, traffic)
 	return a.show(&stored, text(said), func() []string { return []string{stored.ID} })
 }
 
@@ -390,10 +438,22 @@ func (a *app) inForce(ctx context.Context, f *fleet.Fleet, r *rules.Rule) int {
 	}
 }
 
-// followers asks the processes at addrs, at most 64 at a time, and returns how many follow a
-// revision of a rule. Each has a second to answer.
+// followers returns how many processes at addrs follow a revision of a rule.
 func followers(ctx context.Context, f *fleet.Fleet, addrs []string, r *rules.Rule) int {
 	var n atomic.Int64
+	eachRules(ctx, f, addrs, func(all *introspect.Rules) {
+		if slices.ContainsFunc(all.Rules, func(s introspect.RuleState) bool {
+			return s.Service == r.Service && s.ID == r.ID && s.Revision == r.Revision
+		}) {
+			n.Add(1)
+		}
+	})
+	return int(n.Load())
+}
+
+// eachRules calls found with the rules of each process at addrs that answers within a second. It
+// asks at most 64 at a time, and calls found concurrently.
+func eachRules(ctx context.Context, f *fleet.Fleet, addrs []string, found func(all *introspect.Rules)) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 64)
 	for _, addr := range addrs {
@@ -406,16 +466,12 @@ func followers(ctx context.Context, f *fleet.Fleet, addrs []string, r *rules.Rul
 			defer func() { <-slots }()
 			ctx, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
-			now, err := rulesMethod.Call(ctx, client, &struct{}{})
-			if err == nil && slices.ContainsFunc(now.Rules, func(s introspect.RuleState) bool {
-				return s.Service == r.Service && s.ID == r.ID && s.Revision == r.Revision
-			}) {
-				n.Add(1)
+			if now, err := rulesMethod.Call(ctx, client, &struct{}{}); err == nil {
+				found(now)
 			}
 		})
 	}
 	wg.Wait()
-	return int(n.Load())
 }
 
 // rulesMethod returns the rules that a process follows.
@@ -426,7 +482,7 @@ const rulesMethod yodel.Method[struct{}, introspect.Rules] = "yodel.Rules"
 func addressesOf(view *fleet.View, silent bool) (addrs []string) {
 	for _, s := range view.Services {
 		for _, in := range s.Instances {
-			if in.State != fleet.Down && in.State != fleet.Listed && (silent || in.State != fleet.Silent) {
+			if in.State != fleet.Down && in.State != fleet.Listed && (silent || in.State != fleet.Silent && !in.Unasked) {
 				addrs = append(addrs, in.Addr)
 			}
 		}
@@ -442,6 +498,24 @@ func refused(problems []rules.Problem) error {
 		return nil
 	}
 	return ruleFault(&rules.InvalidError{Problems: problems})
+}
+
+// ruleFault returns the fault for an error of a book. For a change that is based on an old
+// revision, it has what has changed since, and the command that makes the change again. Given says
+// that the user has given the revision, in JSON.
+func (a *app) ruleFault(err error, given bool) error {
+	conflict, ok := errors.AsType[*rules.ConflictError](err)
+	if !ok {
+		return ruleFault(err)
+	}
+	f := faultf(exitFailed, "%v", conflict)
+	for _, line := range conflict.Diff {
+		f.addf("changed", "%s", line)
+	}
+	if given { // with --force, it replaces the revision that is stored then
+		return f.with("again", "%s --force", a.command())
+	}
+	return f.with("again", "%s", a.command())
 }
 
 // ruleFault returns the fault for an error of a book.
@@ -470,14 +544,51 @@ func (a *app) ruleLs() *cobra.Command {
 	all := false
 	c := a.watchable(command(reads, &cobra.Command{
 		Use: "ls [SERVICE]", Short: "List rules", Args: cobra.MaximumNArgs(1), ValidArgsFunction: a.completeService,
+		Long: partHelp,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.withBook(c.Context(), func(ctx context.Context, _ *target, book *rules.Book) error {
+			return a.withBook(c.Context(), func(ctx context.Context, t *target, book *rules.Book) error {
 				return a.listRules(ctx, book, strings.Join(args, ""), all)
 			})
 		},
 	}))
 	c.Flags().BoolVarP(&all, "all", "a", false, "also list rules that are off or have expired")
 	return c
+}
+
+// across returns how many instances each service with a limit has that get calls.
+func (a *app) across(ctx context.Context, list []rules.Rule) map[string]int {
+	var services []string
+	for i := range list {
+		if list[i].Across(1) != "" && !slices.Contains(services, list[i].Service) {
+			services = append(services, list[i].Service)
+		}
+	}
+	if len(services) == 0 {
+		return nil
+	}
+	f, _, done, err := a.fleet(ctx)
+	if err != nil {
+		return nil // the rules are listed nevertheless
+	}
+	defer done()
+	view, err := f.Read(ctx, services...)
+	if err != nil {
+		return nil
+	}
+	of := make(map[string]int)
+	for _, s := range view.Services {
+		of[s.Name] = s.Active()
+	}
+	return of
+}
+
+// sentenceOf returns a rule in words, with what it means for so many instances.
+func sentenceOf(r *rules.Rule, instances int) string {
+	said := r.Sentence()
+	if across := r.Across(instances); across != "" {
+		said += " That is " + across + "."
+	}
+	return said
 }
 
 // withBook opens the rules for a command. With --watch, it runs f again and again.
@@ -497,52 +608,45 @@ func (a *app) withBook(ctx context.Context, f func(ctx context.Context, t *targe
 func (a *app) listRules(ctx context.Context, book *rules.Book, service string, all bool) error {
 	ctx, cancel := a.limited(ctx)
 	defer cancel()
-	list, err := book.List(ctx, service)
-	if err != nil {
-		return faultf(exitUnreachable, "%v", err)
+	list, invalid, incomplete := book.Read(ctx, service)
+	if incomplete != nil && len(list) == 0 {
+		return faultf(exitUnreachable, "%v", incomplete)
 	}
 	now := time.Now()
 	out := []rules.Rule{}
-	t := newTable("SERVICE", "ID", "KIND", "STATE", "EXPIRES", "AUTHOR", "RULE")
+	table := newTable("SERVICE", "ID", "KIND", "STATE", "EXPIRES", "AUTHOR", "RULE", "WHY")
+	held, across := a.heldBack(ctx, list), a.across(ctx, list)
 	for i := range list {
 		r := &list[i]
-		if !all && !r.Active(now) {
+		if !all && !r.Acts(now) {
 			continue
 		}
 		out = append(out, *r)
-		state, expires := "active", "never"
-		switch {
-		case r.Off:
-			state = "off"
-		case !r.Active(now):
-			state = "expired"
+		state, why := r.State(now), ""
+		if state == "rolled back" {
+			why = r.Reason
 		}
-		if !r.Expires.IsZero() {
-			expires = "in " + fleet.Age(time.Until(r.Expires))
-		}
-		t.add(r.Service, r.ID, r.Kind(), state, expires, r.Author, r.Sentence())
+		table.add(r.Service, r.ID, r.Kind(), state, expiryOf(r, now), r.Author, sentenceOf(r, across[r.Service]), cmp.Or(why, held[r.Service+"/"+r.ID], "-"))
 	}
-	invalid, err := book.Invalid(ctx, service)
-	if err != nil {
-		return faultf(exitUnreachable, "%v", err)
+	if incomplete != nil {
+		incomplete = partly(incomplete.Error())
 	}
-	for _, r := range invalid {
-		a.sayf("warning: the record %s of %s is not a valid rule, so no process begins to apply it: %s; yodel rule rm removes it\n", r.ID, r.Service, r.Problem)
-	}
+	a.sayInvalid(invalid)
 	switch {
+	case incomplete != nil: // there may be others
 	case len(out) > 0:
 	case len(list) > 0:
 		a.sayf("No rule is active. %s off or expired: yodel rule ls --all\n", plural(len(list), "rule"))
 	default:
 		a.sayf("There are no rules. yodel rule canary SERVICE --to VERSION --percent 10 --reason … writes one.\n")
 	}
-	return a.show(out, t, func() []string {
+	return cmp.Or(a.show(out, table, func() []string {
 		var names []string
 		for i := range out {
 			names = append(names, out[i].Service+"/"+out[i].ID)
 		}
 		return names
-	})
+	}), incomplete)
 }
 
 func (a *app) ruleGet() *cobra.Command {
@@ -617,7 +721,7 @@ func (a *app) ruleSet() *cobra.Command {
 		},
 	}))
 	o.signFlags(c, a)
-	c.Flags().DurationVar(&o.expires, "expires", 0, "how long the rule acts (default: as the JSON says)")
+	c.Flags().DurationVar(&o.expires, "expires", 0, "how long the rule acts (default: as the JSON says, or 24h for disable, fault and mock)")
 	return c
 }
 
@@ -627,86 +731,6 @@ func faultOf(err error) error {
 		return err
 	}
 	return &rules.InvalidError{Problems: []rules.Problem{{ID: "YDL-R001", Text: err.Error()}}}
-}
-
-// changeBook runs a command that changes rules by f. With --dry-run, check says whether f would
-// fail.
-func (a *app) changeBook(ctx context.Context, o *ruleOptions, service, what string, check, f func(ctx context.Context, book *rules.Book) error) error {
-	return a.withBook(ctx, func(ctx context.Context, t *target, book *rules.Book) error {
-		out := struct {
-			Service string `json:"service"`
-			What    string `json:"what"`
-			DryRun  bool   `json:"dryRun,omitempty"`
-		}{service, what, o.dryRun}
-		names := func() []string { return []string{service} }
-		if o.dryRun {
-			if err := check(ctx, book); err != nil {
-				return err
-			}
-			return a.show(out, text(" would "+singleLine(what)+" (dry run, nothing was changed)\n"), names)
-		}
-		if err := a.confirm(ctx, t, o.yes, service); err != nil {
-			return err
-		}
-		ctx, cancel := a.limited(ctx)
-		defer cancel()
-		if err := f(ctx, book); err != nil {
-			return ruleFault(err)
-		}
-		return a.show(out, text(" did "+singleLine(what)+"\n"), names)
-	})
-}
-
-func (a *app) ruleRm() *cobra.Command {
-	o := &ruleOptions{}
-	c := o.flags(command(writes, &cobra.Command{
-		Use: "rm SERVICE ID", Short: "Remove a rule", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeService,
-		RunE: func(c *cobra.Command, args []string) error {
-			return a.changeBook(c.Context(), o, args[0], "remove rule "+args[1]+" of "+args[0], func(ctx context.Context, book *rules.Book) error {
-				invalid, err := book.Invalid(ctx, args[0])
-				if err == nil && slices.ContainsFunc(invalid, func(r introspect.RuleState) bool { return r.ID == args[1] }) {
-					return nil
-				}
-				_, err = a.rule(ctx, book, args[0], args[1])
-				return err
-			}, func(ctx context.Context, book *rules.Book) error {
-				return book.Remove(ctx, args[0], args[1], o.author, o.reason)
-			})
-		},
-	}))
-	o.signFlags(c, a)
-	return c
-}
-
-func (a *app) ruleRollback() *cobra.Command {
-	o := &ruleOptions{}
-	c := o.flags(command(writes, &cobra.Command{
-		Use: "rollback SERVICE REVISION", Short: "Make the rules of a service what they were after a revision",
-		Long: "yodel rule history SERVICE lists the revisions. Revision 0 is the state before the first change.",
-		Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeService,
-		RunE: func(c *cobra.Command, args []string) error {
-			revision, err := strconv.Atoi(args[1])
-			if err != nil || revision < 0 {
-				return faultf(exitUsage, "%q is no revision", args[1]).with("next", "yodel rule history %s", args[0])
-			}
-			return a.changeBook(c.Context(), o, args[0], fmt.Sprintf("roll the rules of %s back to revision %d", args[0], revision), func(ctx context.Context, book *rules.Book) error {
-				ctx, cancel := a.limited(ctx)
-				defer cancel()
-				changes, err := book.History(ctx, args[0])
-				if err != nil {
-					return faultf(exitUnreachable, "%v", err)
-				}
-				if revision > 0 && !slices.ContainsFunc(changes, func(ch rules.Change) bool { return ch.Revision == revision }) {
-					return faultf(exitFailed, "not_found: %s has no revision %d", args[0], revision).with("next", "yodel rule history %s", args[0])
-				}
-				return nil
-			}, func(ctx context.Context, book *rules.Book) error {
-				return book.Rollback(ctx, args[0], revision, o.author, o.reason)
-			})
-		},
-	}))
-	o.signFlags(c, a)
-	return c
 }
 
 func (a *app) ruleHistory() *cobra.Command {
@@ -780,7 +804,7 @@ func (a *app) ruleExplain() *cobra.Command {
 				if !r.Active(time.Now()) {
 					state = "  (does not act: off, or expired)"
 				}
-				fprintf(&b, "%s  %s%s\n  by %s: %s\n", r.ID, r.Sentence(), state, r.Author, r.Reason)
+				fprintf(&b, "%s  %s%s\n  by %s: %s\n", r.ID, sentenceOf(r, view.Service(args[0]).Active()), state, r.Author, r.Reason)
 				if effect != nil && effect.Text != "" {
 					fprintf(&b, "  effect (last minute, estimate): %s\n", effect.Text)
 				}

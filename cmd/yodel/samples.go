@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 
@@ -23,9 +24,13 @@ func (a *app) samplesCommand() *cobra.Command {
 		Aliases: []string{"rpcz"},
 		Short:   "Show records of slow and failed calls, the newest first",
 		Long: "A record says where the time of a call went, which attempts it made, and why it failed. Servers share their\n" +
-			"records if ServerOptions.Diagnostics is set.",
-		Example: "  yodel samples shop.Pay --failed\n  yodel samples shop.Pay/Charge --slow --limit 3",
-		Args:    cobra.MaximumNArgs(1),
+			"records if ServerOptions.Diagnostics is set. With --trace, the records of one trace are shown, the oldest first:\n" +
+			"the failed and slow calls that were made for one call, in all services. They have a trace if a tracer such as\n" +
+			"trace/otel is in use, or if the first caller has sent a traceparent.\n" +
+			partHelp,
+		Example: "  yodel samples shop.Pay --failed\n  yodel samples shop.Pay/Charge --slow --limit 3\n" +
+			"  yodel samples --trace 4bf92f3577b34da6a3ce929d0e0e4736",
+		Args: cobra.MaximumNArgs(1),
 		RunE: a.withFleet(func(ctx context.Context, f *fleet.Fleet, t *target, args []string) error {
 			return a.samples(ctx, f, t, args, q)
 		}),
@@ -35,6 +40,8 @@ func (a *app) samplesCommand() *cobra.Command {
 	c.Flags().BoolVar(&q.Slow, "slow", false, "show only slow calls")
 	c.Flags().BoolVar(&q.Explained, "explained", false, "show only calls whose caller asked for a record")
 	c.Flags().StringVar(&q.Side, "side", "", "show only records of the client or of the server")
+	c.Flags().StringVar(&q.Trace, "trace", "", "show only calls of the trace with this `ID`, of all services if none is given")
+	c.Flags().StringVar(&q.Tenant, "tenant", "", "show only calls for this tenant")
 	c.Flags().IntVar(&q.Limit, "limit", 10, "show at most `N` records")
 	return c
 }
@@ -65,7 +72,13 @@ func (a *app) samples(ctx context.Context, f *fleet.Fleet, t *target, args []str
 	if len(refused) > 0 && len(refused) == len(addressesOf(view, false)) {
 		return faultf(exitFailed, "no instance shows its records")
 	}
-	slices.SortStableFunc(all, func(x, y sample) int { return y.Began.Compare(x.Began) })
+	sort.SliceStable(all, func(i, j int) bool { // smaller code than slices.SortFunc
+		x, y := &all[i], &all[j]
+		if q.Trace != "" { // a story
+			return x.Began.Before(y.Began)
+		}
+		return y.Began.Before(x.Began)
+	})
 	if q.Limit > 0 {
 		all = all[:min(len(all), q.Limit)]
 	}
@@ -82,19 +95,22 @@ func (a *app) samples(ctx context.Context, f *fleet.Fleet, t *target, args []str
 		others = len(every)
 	}
 	switch {
-	case len(all) > 0 || len(refused) > 0:
+	case len(all) > 0 || len(refused) > 0 || len(incomplete(view)) > 0:
 	case others > 0:
-		a.sayf("No call has such a record. %s of other calls: leave out --failed, --slow, --explained and --side\n", plural(others, "record"))
+		a.sayf("No call has such a record. %s of other calls: leave out --failed, --slow, --explained, --side, --trace and --tenant\n", plural(others, "record"))
 	default:
 		a.sayf("No call has a record. Slow and failed calls have one, and calls with Call.Explain.\n")
 	}
-	return a.show(all, text(b.String()), func() []string {
+	if err := a.show(all, text(b.String()), func() []string {
 		var names []string
 		for i := range all {
 			names = append(names, shown(all[i].Method))
 		}
 		return names
-	})
+	}); err != nil {
+		return err
+	}
+	return partly(incomplete(view)...)
 }
 
 // samplesOf returns the services of the instances to ask, and sets the method of the query.

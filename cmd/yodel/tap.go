@@ -35,6 +35,7 @@ func (a *app) tapCommand() *cobra.Command {
 	f.BoolVar(&q.Failed, "failed", false, "only failed calls")
 	f.DurationVar(&q.Slower, "slower", 0, "only calls that took at least so long")
 	f.StringVar(&q.Peer, "caller", "", "only calls of this caller")
+	f.StringVar(&q.Tenant, "tenant", "", "only calls for this tenant")
 	f.IntVar(&q.PerSecond, "rate", 100, "at most so many calls a second from each instance")
 	f.IntVarP(&count, "count", "n", 0, "end after `N` calls")
 	return c
@@ -58,6 +59,7 @@ func (a *app) tap(ctx context.Context, f *fleet.Fleet, t *target, args []string,
 	if err != nil {
 		return t.unreachable(err)
 	}
+	a.sayIncomplete(view)
 	outer := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -124,6 +126,9 @@ func (a *app) printTapped(instance string, call *introspect.Tapped) {
 	}
 	line := fmt.Sprintf("%s  %-12s → %-24s %-21s %7s  in %d out %d  %s", clockTime(call.At), orDash(call.Peer), shown(call.Method), instance,
 		brief(max(call.Took, time.Microsecond)), call.In, call.Out, outcome)
+	if call.Tenant != "" {
+		line += "  tenant " + call.Tenant
+	}
 	if call.Trace != "" {
 		line += "  trace " + call.Trace
 	}

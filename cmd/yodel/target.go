@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
@@ -37,9 +38,10 @@ import (
 
 // A target is the fleet that a command works on.
 type target struct {
-	name   string // for people, without secrets
-	source fleet.Source
-	addrs  []string // of the servers, without a registry
+	name    string // for people, without secrets
+	context string // the name of the context, or ""
+	source  fleet.Source
+	addrs   []string // of the servers, without a registry
 	// registry is what the registry's package has made, for operators' settings and rules; nil
 	// without a registry.
 	registry any
@@ -58,11 +60,12 @@ func (a *app) openTarget(ctx context.Context) (*target, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &target{client: client, guarded: chosen.Guarded, close: func() error { return nil }}
+	t := &target{context: chosen.name, client: client, guarded: chosen.Guarded, close: func() error { return nil }}
 	a.target = t
 	if len(chosen.At) > 0 {
-		for _, addr := range chosen.At {
-			if err := checkAddress(addr); err != nil {
+		for i := range chosen.At {
+			chosen.At[i] = strings.TrimSpace(chosen.At[i])
+			if err := checkAddress(chosen.At[i]); err != nil {
 				return nil, err
 			}
 		}
@@ -155,9 +158,9 @@ func (a *app) choose() (profile, error) {
 	}
 	switch {
 	case len(a.o.at) > 0:
-		p.At, p.Registry = a.o.at, ""
+		p.At, p.Registry, p.name = a.o.at, "", ""
 	case a.o.registry != "":
-		p.Registry, p.At = a.o.registry, nil
+		p.Registry, p.At, p.name = a.o.registry, nil, ""
 	}
 	if p.Registry == "" && len(p.At) == 0 {
 		folder, ok := developerFolder()
@@ -180,6 +183,7 @@ func (a *app) chosen(known *contexts) (profile, error) {
 		if !ok {
 			return p, known.unknown(name)
 		}
+		p.name = name
 		return p, nil
 	}
 	if name := cmp.Or(a.o.context, a.env("YODEL_CONTEXT")); name != "" {
@@ -440,8 +444,51 @@ func (a *app) fleet(ctx context.Context) (f *fleet.Fleet, t *target, done func()
 	if !a.o.patient {
 		limit = min(limit, time.Second)
 	}
-	f = fleet.New(t.source, &fleet.Options{Timeout: limit, Client: t.client})
-	return f, t, func() { f.Close(); _ = t.close() }, nil
+	o := &fleet.Options{Timeout: limit, SourceTimeout: a.o.timeout, Client: t.client}
+	if book, err := t.book(); err == nil {
+		o.Rules = book.Rulings
+	}
+	wipe := func() {}
+	if a.errTTY {
+		o.Progress, wipe = a.asking()
+	}
+	f = fleet.New(t.source, o)
+	return f, t, func() { wipe(); f.Close(); _ = t.close() }, nil
+}
+
+// asking returns a function that shows, in one line, how many instances of a fleet were asked, from
+// a second after its first call on. Wipe removes the line.
+func (a *app) asking() (progress func(asked, all int), wipe func()) {
+	const quiet, every = time.Second, 100 * time.Millisecond
+	var mu sync.Mutex
+	var due time.Time
+	shown := false
+	wipe = func() {
+		if shown {
+			a.control(a.err, "\r\x1b[K")
+			shown = false
+		}
+	}
+	progress = func(asked, all int) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch now := time.Now(); {
+		case asked == all:
+			wipe()
+			due = time.Time{}
+		case due.IsZero():
+			due = now.Add(quiet)
+		case now.After(due):
+			wipe()
+			a.sayf("asked %d of %d instances", asked, all)
+			due, shown = now.Add(every), true
+		}
+	}
+	return progress, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		wipe()
+	}
 }
 
 // unreachable returns the fault of a fleet that cannot be read.

@@ -3,11 +3,11 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -17,19 +17,23 @@ import (
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 )
 
+// topKinds are the kinds of rows.
+var topKinds = []string{"services", "methods", "instances", "tenants"}
+
 func (a *app) topCommand() *cobra.Command {
 	count := 0
 	by := "services"
 	c := command(reads, &cobra.Command{
 		Use:   "top [SERVICE]",
-		Short: "Show services, methods or instances live",
-		Long: "Keys: s services, m methods, i instances; w worst first, r rate, e errors, p p99; space pauses, q ends.\n" +
-			"Without a terminal, it prints a table each second until Ctrl-C, or --count tables.",
-		Example: "  yodel top\n  yodel top shop.Pay --by instances",
+		Short: "Show services, methods, instances or tenants live",
+		Long: "Keys: s services, m methods, i instances, t tenants; w worst first, r rate, e errors, p p99; space pauses, q ends.\n" +
+			"Without a terminal, it prints a table each second until Ctrl-C, or --count tables. If a part of the fleet or of the\n" +
+			"registry could not be read for the last of them, it ends with the exit code 4.",
+		Example: "  yodel top\n  yodel top shop.Pay --by instances\n  yodel top shop.Pay --by tenants",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: a.withFleet(func(ctx context.Context, f *fleet.Fleet, t *target, args []string) error {
-			if !slices.Contains([]string{"services", "methods", "instances"}, by) {
-				return faultf(exitUsage, "--by is services, methods or instances")
+			if !slices.Contains(topKinds, by) {
+				return faultf(exitUsage, "--by is %s", strings.Join(topKinds, ", "))
 			}
 			if len(args) > 0 {
 				if _, err := a.service(ctx, f, t, args[0]); err != nil {
@@ -46,16 +50,18 @@ func (a *app) topCommand() *cobra.Command {
 	})
 	c.Flags().DurationVar(&a.o.every, "every", time.Second, "the interval between two reads")
 	c.Flags().IntVarP(&count, "count", "n", 0, "end after `N` tables, without a terminal")
-	c.Flags().StringVar(&by, "by", by, "rows: services, methods or instances")
-	a.complete(c, "by", []string{"services", "methods", "instances"})
+	c.Flags().StringVar(&by, "by", by, "rows: "+strings.Join(topKinds, ", "))
+	a.complete(c, "by", topKinds)
 	return c
 }
 
 // A topRow is a row of top.
 type topRow struct {
 	Name  string      `json:"name"`
-	State fleet.State `json:"state"`
+	State fleet.State `json:"state,omitempty"` // none in rows for tenants
 	Note  string      `json:"note,omitempty"`
+	// Tenant is set in rows for tenants, which have the calls of the last minute.
+	Tenant string `json:"tenant,omitempty"`
 
 	trafficRow
 	Inflight int64 `json:"inflight"`
@@ -71,6 +77,9 @@ func (a *app) topPlain(ctx context.Context, m *topModel, count int) error {
 			}
 			return m.target.unreachable(err)
 		}
+		if m.by == "tenants" {
+			m.tenants = tenantRows(ctx, m.fleet, view)
+		}
 		rows := m.rows(view)
 		if err := a.show(rows, tableOf(rows), func() []string {
 			var names []string
@@ -82,8 +91,9 @@ func (a *app) topPlain(ctx context.Context, m *topModel, count int) error {
 			return err
 		}
 		if i+1 == count {
-			return nil
+			return partly(incomplete(view)...)
 		}
+		a.sayIncomplete(view)
 		if a.o.output == "table" {
 			a.printf("\n")
 		}
@@ -95,13 +105,20 @@ func (a *app) topPlain(ctx context.Context, m *topModel, count int) error {
 	}
 }
 
-// tableOf returns the rows as a table.
+// tableOf returns the rows as a table. Of the calls of tenants, fewer things are known.
 func tableOf(rows []topRow) *table {
-	t := newTable("NAME", "STATE", ">CALLS/S", ">NOW", "OK", "P50", "P99", "NOTE")
+	if len(rows) > 0 && rows[0].Tenant != "" {
+		t := newTable("NAME", ">TENANT", ">CALLS/S", "OK", "?LIMITED")
+		for i := range rows {
+			cells := rows[i].cells()
+			t.add(rows[i].Name, rows[i].Tenant, cells[0], cells[1], cells[5])
+		}
+		return t
+	}
+	t := newTable(slices.Concat([]string{"NAME", "STATE", ">NOW"}, trafficHeads, []string{"NOTE"})...)
 	for i := range rows {
 		r := &rows[i]
-		cells := r.cells()
-		t.add(r.Name, string(r.State), cells[0], fmt.Sprint(r.Inflight), cells[1], cells[2], cells[3], r.Note)
+		t.add(slices.Concat([]string{r.Name, string(r.State), fmt.Sprint(r.Inflight)}, r.cells(), []string{r.Note})...)
 	}
 	return t
 }
@@ -112,11 +129,12 @@ type topModel struct {
 	fleet    *fleet.Fleet
 	target   *target
 	services []string
-	by       string // services, methods or instances
+	by       string // one of topKinds
 	order    string // worst, rate, errors or p99
 	every    time.Duration
 
 	view          *fleet.View
+	tenants       []topRow // of the view, if the rows are tenants
 	err           error
 	paused        bool
 	width, height int
@@ -125,8 +143,12 @@ type topModel struct {
 // rows returns the rows of a view in the chosen order.
 func (m *topModel) rows(view *fleet.View) []topRow {
 	rows := []topRow{}
+	if m.by == "tenants" {
+		rows = append(rows, m.tenants...)
+	}
 	for _, s := range view.Services {
 		switch m.by {
+		case "tenants":
 		case "methods":
 			for i := range s.Methods {
 				t := &s.Methods[i].Traffic
@@ -140,16 +162,17 @@ func (m *topModel) rows(view *fleet.View) []topRow {
 			rows = append(rows, topRow{Name: s.Name, State: s.State, Note: s.Note, trafficRow: rowOf(&s.Traffic), Inflight: s.Traffic.Inflight})
 		}
 	}
-	slices.SortStableFunc(rows, func(a, b topRow) int {
+	sort.SliceStable(rows, func(i, j int) bool {
+		a, b := &rows[i], &rows[j]
 		switch m.order {
 		case "rate":
-			return cmp.Compare(b.Rate, a.Rate)
+			return a.Rate > b.Rate
 		case "errors":
-			return cmp.Compare(a.OK, b.OK)
+			return a.OK < b.OK
 		case "p99":
-			return cmp.Compare(b.P99, a.P99)
+			return a.P99 > b.P99
 		}
-		return 0
+		return false
 	})
 	return rows
 }
@@ -157,31 +180,39 @@ func (m *topModel) rows(view *fleet.View) []topRow {
 // These are the messages of the model.
 type (
 	readMsg struct {
-		view *fleet.View
-		err  error
+		view    *fleet.View
+		tenants []topRow
+		err     error
 	}
 	tickMsg struct{}
 )
 
-func (m *topModel) read() tea.Msg {
-	view, err := readAsCalled(m.ctx, m.fleet, m.services...)
-	return readMsg{view, err}
+// read returns the command that reads the fleet.
+func (m *topModel) read() tea.Cmd {
+	by := m.by
+	return func() tea.Msg {
+		view, err := readAsCalled(m.ctx, m.fleet, m.services...)
+		if err != nil || by != "tenants" {
+			return readMsg{view, nil, err}
+		}
+		return readMsg{view, tenantRows(m.ctx, m.fleet, view), nil}
+	}
 }
 
 // Init implements tea.Model.
-func (m *topModel) Init() tea.Cmd { return m.read }
+func (m *topModel) Init() tea.Cmd { return m.read() }
 
 // Update implements tea.Model.
 func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case readMsg:
-		m.view, m.err = msg.view, msg.err
+		m.view, m.tenants, m.err = msg.view, msg.tenants, msg.err
 		return m, tea.Tick(m.every, func(time.Time) tea.Msg { return tickMsg{} })
 	case tickMsg:
 		if m.paused {
 			return m, tea.Tick(m.every, func(time.Time) tea.Msg { return tickMsg{} })
 		}
-		return m, m.read
+		return m, m.read()
 	case tea.WindowSizeMsg:
 		m.width, m.height = msg.Width, msg.Height
 	case tea.KeyPressMsg:
@@ -205,6 +236,8 @@ func (m *topModel) press(key string) tea.Cmd {
 		m.by = "methods"
 	case "i":
 		m.by = "instances"
+	case "t":
+		m.by = "tenants"
 	case "w":
 		m.order = "worst"
 	case "r":
@@ -230,13 +263,14 @@ func (m *topModel) screen() string {
 	if m.paused {
 		state = "  paused"
 	}
-	lines := []string{fmt.Sprintf("yodel top  %s  %s by %s%s", m.target.name, m.by, m.order, state), "s services  m methods  i instances   w worst  r rate  e errors  p p99   space pause  q quit", ""}
+	lines := []string{fmt.Sprintf("yodel top  %s  %s by %s%s", m.target.name, m.by, m.order, state), "s services  m methods  i instances  t tenants   w worst  r rate  e errors  p p99   space pause  q quit", ""}
 	switch {
 	case m.err != nil:
 		lines = append(lines, m.err.Error())
 	case m.view == nil:
 		lines = append(lines, "reading …")
 	default:
+		lines = append(lines, incomplete(m.view)...)
 		lines = append(lines, strings.Split(strings.TrimRight(tableOf(m.rows(m.view)).String(), "\n"), "\n")...)
 	}
 	if m.height > 0 {

@@ -87,9 +87,9 @@ func TestFormatsOfChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range []string{
-		"disable cli.Echo " + addr, "weight cli.Echo " + addr + " 3", "enable cli.Echo " + addr, "drain cli.Echo " + addr, "drain cli.Echo --dry-run " + addr,
+		"disable --force cli.Echo " + addr, "weight cli.Echo " + addr + " 3", "enable cli.Echo " + addr, "drain --force cli.Echo " + addr, "drain cli.Echo --dry-run " + addr,
 		"enable cli.Echo " + addr, "drain-test cli.Echo/Say --dry-run", "rule rm cli.Echo x --reason y --dry-run",
-		"rule rm cli.Echo x --reason y", "rule rollback cli.Echo 1 --reason y --dry-run", "rule rollback cli.Echo 1 --reason y",
+		"rule rm cli.Echo x --reason y", "rule rollback cli.Echo 1 --reason y --dry-run", "rule rollback cli.Echo 1 --force --reason y",
 	} {
 		for format, read := range map[string]func([]byte, any) error{"json": json.Unmarshal, "yaml": yaml.Unmarshal} {
 			if strings.HasPrefix(args, "rule rm") {

@@ -31,6 +31,11 @@ import (
 // argument, as that. As with Apache's server, an argument of another type counts as left out, and
 // the handler gets its zero value. An empty service registers the methods under their names alone.
 //
+// A declared exception has the code Unknown. Another file of the generated package may give its
+// type a code for statistics, logs and middleware:
+//
+//	func (*NotStocked) Unwrap() error { return yodel.NotFound }
+//
 // If a name is taken, Register registers no method and returns an error.
 func Register(s *yodel.Server, service string, processor thrift.TProcessor) error {
 	if processor == nil {
@@ -187,12 +192,12 @@ func answer(call *yodel.Call, r *thriftwire.Reader, several bool, err error) err
 	wrong := r.Fields(func(id int16, _ thriftwire.Type, encoded []byte) error {
 		switch {
 		case id != 0:
-			text := fmt.Sprintf("the exception of field %d", id)
+			text, code := fmt.Sprintf("the exception of field %d", id), yodel.Unknown
 			if err != nil {
-				text = err.Error()
+				text, code = err.Error(), yodel.CodeOf(err)
 			}
 			thrown = &yodel.Error{
-				Code: yodel.Unknown, Message: text, Cause: err,
+				Code: code, Message: text, Cause: err,
 				Details: []yodel.Detail{{Type: fmt.Sprintf("thrift.exception.%d", id), Value: bytes.Clone(encoded)}},
 			}
 		case several:

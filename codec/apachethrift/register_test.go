@@ -27,6 +27,8 @@ func (mixer) Mix(_ context.Context, p *testthrift.Paint) (*testthrift.Paint, err
 	switch p.GetName() {
 	case "dry":
 		return nil, &testthrift.Dry{Reason: "sun"}
+	case "coded":
+		return nil, &testthrift.Dry{Reason: "rain"}
 	case "denied":
 		return nil, yodel.Errorf(yodel.PermissionDenied, "not you")
 	case "broken":
@@ -62,10 +64,10 @@ func TestRegister(t *testing.T) {
 			if err := c.Call(t.Context(), "Paints.mix", yodel.Values{}, yodel.Values{reply}); err != nil || reply.Name != "no paint" {
 				t.Errorf("no argument: got %v, %v", reply, err)
 			}
-			for name, code := range map[string]yodel.Code{"denied": yodel.PermissionDenied, "broken": yodel.Unknown, "dry": yodel.Unknown} {
+			for name, code := range map[string]yodel.Code{"denied": yodel.PermissionDenied, "broken": yodel.Unknown, "dry": yodel.Unknown, "coded": yodel.FailedPrecondition} {
 				err := c.Call(t.Context(), "Paints.mix", &testthrift.Paint{Name: name}, reply)
 				e, ok := errors.AsType[*yodel.Error](err)
-				if !ok || e.Code != code || name == "dry" && (len(e.Details) != 1 || e.Details[0].Type != "thrift.exception.1") {
+				if !ok || e.Code != code || (name == "dry" || name == "coded") && (len(e.Details) != 1 || e.Details[0].Type != "thrift.exception.1") {
 					t.Errorf("%s: got %v, want %v", name, err, code)
 				}
 			}

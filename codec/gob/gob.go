@@ -34,7 +34,10 @@ import (
 // Codec is called "gob". Encoding a value costs a copy that encoding a pointer does not.
 var Codec yodel.Codec = new(codec)
 
-type codec struct{ plans sync.Map } // from reflect.Type to *plan
+type codec struct {
+	plans  sync.Map // from reflect.Type to *plan
+	recent nesting.Recent[*plan]
+}
 
 func (*codec) Name() string { return "gob" }
 
@@ -49,12 +52,17 @@ func (c *codec) Append(dst []byte, v any) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := c.plan(value.Type())
+	p := c.planOf(v, value.Type())
 	e, ok := p.encoders.Get().(*encoder)
 	if !ok {
 		e = newEncoder()
 	}
-	b, err := e.append(dst, value)
+	var b []byte
+	if p.own {
+		b, err = e.appendOwn(dst, value)
+	} else {
+		b, err = e.append(dst, value)
+	}
 	if err != nil {
 		return nil, err // the encoder is not reused: it may be in the middle of a message
 	}
@@ -99,14 +107,17 @@ func (c *codec) Decode(src []byte, v any) (err error) {
 		}
 	}()
 	carries.Clear(v)
-	return c.plan(base).decode(src, target)
+	return c.planOf(v, base).decode(src, target)
 }
 
 // A plan holds the coders of one type.
 type plan struct {
 	// open says whether the type contains interfaces. Then each value may need other definitions,
 	// and no coder can be reused.
-	open     bool
+	open bool
+	// own says whether encoding can panic: the type contains interfaces, types with methods of
+	// their own, or maps whose keys are pointers.
+	own      bool
 	encoders sync.Pool                 // of *encoder
 	streams  atomic.Pointer[[]*stream] // the streams seen last; replaced, never changed
 }
@@ -116,30 +127,46 @@ const (
 	maxDefinitions = 64 << 10 // in bytes; a stream with more definitions is not kept
 )
 
+// planOf returns the plan of t, which v is or points to.
+func (c *codec) planOf(v any, t reflect.Type) *plan {
+	if p := c.recent.Get(v); p != nil {
+		return *p
+	}
+	p := c.plan(t)
+	c.recent.Put(v, p)
+	return p
+}
+
 func (c *codec) plan(t reflect.Type) *plan {
 	if p, ok := c.plans.Load(t); ok {
 		return p.(*plan) //nolint:forcetypeassert // there is nothing else in plans
 	}
-	p, _ := c.plans.LoadOrStore(t, &plan{open: open(t, map[reflect.Type]bool{})})
+	isInterface := func(t reflect.Type) bool { return t.Kind() == reflect.Interface }
+	isOwn := func(t reflect.Type) bool {
+		return isInterface(t) || opaque(t) || t.Kind() == reflect.Map && t.Key().Kind() == reflect.Pointer
+	}
+	made := &plan{open: contains(t, isInterface, map[reflect.Type]bool{}), own: contains(t, isOwn, map[reflect.Type]bool{})}
+	p, _ := c.plans.LoadOrStore(t, made)
 	return p.(*plan) //nolint:forcetypeassert // as above
 }
 
-// open reports whether gobs of t can have interfaces in them.
-func open(t reflect.Type, seen map[reflect.Type]bool) bool {
-	if seen[t] || opaque(t) || opaque(reflect.PointerTo(t)) {
+// contains reports whether t is, or gobs of t contain, a type for which is reports true.
+func contains(t reflect.Type, is func(t reflect.Type) bool, seen map[reflect.Type]bool) bool {
+	if is(t) {
+		return true
+	}
+	if seen[t] || opaque(t) {
 		return false
 	}
 	seen[t] = true
 	switch t.Kind() {
-	case reflect.Interface:
-		return true
 	case reflect.Map:
-		return open(t.Key(), seen) || open(t.Elem(), seen)
+		return contains(t.Key(), is, seen) || contains(t.Elem(), is, seen)
 	case reflect.Pointer, reflect.Slice, reflect.Array:
-		return open(t.Elem(), seen)
+		return contains(t.Elem(), is, seen)
 	case reflect.Struct:
 		for f := range t.Fields() {
-			if f.IsExported() && open(f.Type, seen) {
+			if f.IsExported() && contains(f.Type, is, seen) {
 				return true
 			}
 		}
@@ -147,13 +174,14 @@ func open(t reflect.Type, seen map[reflect.Type]bool) bool {
 	return false
 }
 
-// opaque reports whether t's own methods encode it as bytes.
+// opaque reports whether methods of t, or of a pointer to it, encode it as bytes.
 func opaque(t reflect.Type) bool {
-	if t.Kind() == reflect.Interface {
+	if t.Kind() == reflect.Interface || t.Kind() == reflect.Pointer {
 		return false
 	}
-	return t.Implements(reflect.TypeFor[gob.GobEncoder]()) && t.Implements(reflect.TypeFor[gob.GobDecoder]()) ||
-		t.Implements(reflect.TypeFor[encoding.BinaryMarshaler]()) && t.Implements(reflect.TypeFor[encoding.BinaryUnmarshaler]())
+	p := reflect.PointerTo(t)
+	return p.Implements(reflect.TypeFor[gob.GobEncoder]()) && p.Implements(reflect.TypeFor[gob.GobDecoder]()) ||
+		p.Implements(reflect.TypeFor[encoding.BinaryMarshaler]()) && p.Implements(reflect.TypeFor[encoding.BinaryUnmarshaler]())
 }
 
 // An encoder writes complete messages of one type.
@@ -188,6 +216,17 @@ func (e *encoder) append(dst []byte, value reflect.Value) ([]byte, error) {
 		e.definitions = bytes.Clone(definitions(b[len(dst):]))
 	}
 	return b, nil
+}
+
+// appendOwn is append for values whose methods can panic, such as GobEncode of a nil pointer in a
+// slice.
+func (e *encoder) appendOwn(dst []byte, value reflect.Value) (b []byte, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			b, err = nil, fmt.Errorf("gob: encode %v: %w", value.Type(), panics.Recovered(p))
+		}
+	}()
+	return e.append(dst, value)
 }
 
 func (p *plan) decode(src []byte, target reflect.Value) error {

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"math"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -271,6 +272,36 @@ func TestHostileMessages(t *testing.T) {
 	}
 }
 
+// What Decode allocates in all, with lists that grow, is within four times its bound.
+func TestDecodeCountsWhatItAllocates(t *testing.T) {
+	const size = 1 << 20
+	for name, test := range map[string]struct{ first, each string }{
+		"empty objects":      {"43 01 78 90", "60"},
+		"objects":            {"43 01 78 91 01 61", "60 91"},
+		"empty maps":         {"", "48 5a"},
+		"maps":               {"", "48 01 61 91 5a"},
+		"maps of other keys": {"", "48 91 91 5a"},
+		"empty lists":        {"", "78"},
+		"lists":              {"", "79 91"},
+		"texts":              {"", "00"},
+		"binaries":           {"", "20"},
+		"nulls":              {"", "4e"},
+	} {
+		each := unhex(t, test.each)
+		b := append([]byte{0x57}, unhex(t, test.first)...)
+		b = append(append(b, bytes.Repeat(each, size/len(each))...), 'Z')
+		for _, to := range []any{new(any), new([]*struct{ A any })} {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_ = hessian2.Codec.Decode(b, to)
+			runtime.ReadMemStats(&after)
+			if got := after.TotalAlloc - before.TotalAlloc; got > 4*64<<20 {
+				t.Errorf("%s into %T: Decode allocated %d MiB for %d MiB", name, to, got>>20, size>>20)
+			}
+		}
+	}
+}
+
 // Whatever Decode accepts, Append encodes so that Decode accepts it again.
 func FuzzDecode(f *testing.F) {
 	b, err := hessian2.Codec.Append(nil, &User{Name: "a", Best: &User{}, Colors: []Color{"RED"}, Scores: map[string]float64{"x": 0.5}})
@@ -344,3 +375,6 @@ func TestNamesOfDubboGo(t *testing.T) {
 		}
 	}
 }
+
+// Values of many types, in each place of a message, arrive as they were sent or are refused.
+func TestCombinations(t *testing.T) { valuetable.Combine(t, hessian2.Codec, "hessian2") }

@@ -69,7 +69,8 @@ func (c *codec) append(dst []byte, v any, value reflect.Value) ([]byte, error) {
 		}
 		return m.MarshalMsg(dst)
 	}
-	if err := nested.Check(v); err != nil {
+	in, own, err := nested.Inspect(v)
+	if err != nil {
 		return nil, err
 	}
 	e, ok := c.encoders.Get().(*encoder)
@@ -80,13 +81,16 @@ func (c *codec) append(dst []byte, v any, value reflect.Value) ([]byte, error) {
 	e.dst = *bytes.NewBuffer(dst)
 	e.Reset(&e.dst)
 	e.SetSortMapKeys(true) // so that equal maps have equal encodings
-	if err := e.Encode(nested.Addressable(v)); err != nil {
+	if err := e.Encode(in); err != nil {
 		return nil, err // the encoder is not reused: it may be in the middle of a message
 	}
 	b := e.dst.Bytes()
 	e.dst = bytes.Buffer{}
 	c.encoders.Put(e)
-	return b, nil
+	if own {
+		err = checkNil(v, b[len(dst):])
+	}
+	return b, err
 }
 
 // generated returns v, or a pointer to a copy of it, if that value has generated methods.
@@ -120,7 +124,7 @@ func (c *codec) Decode(src []byte, v any) (err error) {
 		}
 	}()
 	if _, ok := v.(unmarshaler); !ok {
-		if err := nested.CheckType(reflect.TypeOf(v)); err != nil {
+		if err := nested.CheckTarget(v); err != nil {
 			return err
 		}
 	}

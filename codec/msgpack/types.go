@@ -3,13 +3,16 @@
 package msgpack
 
 import (
+	"bytes"
 	"encoding"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
+	"github.com/vmihailenco/msgpack/v5/msgpcode"
 
 	"github.com/yodel-rpc/yodel/internal/nesting"
 )
@@ -25,6 +28,7 @@ var nested = func() *nesting.Rules {
 	r, held := new(nesting.Rules), new(nesting.Rules)
 	setRules(r, reflect.Pointer, reflect.Interface)
 	setRules(held, reflect.Pointer)
+	held.Key = checkHeldKey
 	r.Held = held
 	return r
 }()
@@ -39,13 +43,39 @@ func setRules(r *nesting.Rules, noKeys ...reflect.Kind) {
 		return err
 	}
 	r.Strict, r.Decoders, r.Tag = true, ownDecoders, "msgpack"
+	r.KeyBytes = keyBytes
 	r.Kinds = []reflect.Kind{reflect.Complex64, reflect.Complex128, reflect.Uintptr}
+	r.PlainKeys = true
 	r.Key = func(t reflect.Type) error {
 		if slices.Contains(noKeys, t.Kind()) {
 			return fmt.Errorf("a %v is no key in MessagePack", t)
 		}
 		return nil
 	}
+}
+
+// checkHeldKey returns why values of a type cannot be the keys of a map in an interface. A struct
+// would be decoded as a map, and an array as a slice, neither of which is a key.
+func checkHeldKey(t reflect.Type) error {
+	isBytes := t.Kind() == reflect.Array && t.Elem().Kind() == reflect.Uint8
+	isList := t.Kind() == reflect.Struct || t.Kind() == reflect.Array && !isBytes
+	if t.Kind() == reflect.Pointer || isList && t != timeType && !codesItself(t) {
+		return fmt.Errorf("a %v is no key in MessagePack, if the map is in an interface", t)
+	}
+	return nil
+}
+
+var timeType = reflect.TypeFor[time.Time]()
+
+// keyBytes returns a text of what a key arrives as, in an interface.
+func keyBytes(key reflect.Value) ([]byte, error) {
+	b, err := msgpack.Marshal(key.Addr().Interface())
+	if err != nil {
+		return nil, err
+	}
+	var arrives any
+	err = msgpack.Unmarshal(b, &arrives)
+	return fmt.Appendf(nil, "%T %v", arrives, arrives), err
 }
 
 // nestedGenerated is for values whose types have the methods that msgp generates.
@@ -85,6 +115,40 @@ var (
 		reflect.TypeFor[encoding.BinaryUnmarshaler](), reflect.TypeFor[encoding.TextUnmarshaler](),
 	}
 )
+
+// checkNil returns an error if a value in v encodes itself as no bytes, which the library writes as
+// nil: the value would arrive as a nil pointer, or as zero. B is the encoding of v.
+func checkNil(v any, b []byte) error {
+	if bytes.IndexByte(b, msgpcode.Nil) < 0 {
+		return nil
+	}
+	at := nested.Find(v, func(v reflect.Value, itself reflect.Type, behind bool) bool {
+		value := v
+		if value.Kind() == reflect.Pointer {
+			value = value.Elem() // V has the methods, value has the content
+		}
+		if itself == nil || value.IsZero() && !behind || value.Kind() == reflect.Slice && value.IsNil() {
+			return false
+		}
+		encode := func() ([]byte, error) { return []byte{}, nil }
+		switch itself {
+		case reflect.TypeFor[encoding.BinaryMarshaler]():
+			if m, ok := reflect.TypeAssert[encoding.BinaryMarshaler](v); ok {
+				encode = m.MarshalBinary
+			}
+		case reflect.TypeFor[encoding.TextMarshaler]():
+			if m, ok := reflect.TypeAssert[encoding.TextMarshaler](v); ok {
+				encode = m.MarshalText
+			}
+		}
+		b, err := encode()
+		return b == nil && err == nil
+	})
+	if at == "" {
+		return nil
+	}
+	return fmt.Errorf("%s encodes itself as no bytes, and would arrive as nil", at)
+}
 
 // codesItself reports whether t has methods of its own that encode or decode it.
 func codesItself(t reflect.Type) bool {

@@ -11,15 +11,16 @@ import (
 	"reflect"
 	"time"
 	"unicode/utf8"
+
+	"github.com/yodel-rpc/yodel/internal/room"
 )
 
 // A decoder decodes messages.
 type decoder struct {
-	room int // how many bytes it may still allocate
+	room room.Room
 }
 
 var (
-	errMemory   = errors.New("the message needs too much memory for its length")
 	errVarint   = errors.New("a varint has more than 64 bits")
 	errNumber   = errors.New("a field has an invalid number")
 	errWireType = errors.New("a field has an unknown wire type")
@@ -31,10 +32,9 @@ var (
 
 // allocate counts memory before it is allocated.
 func (d *decoder) allocate(size uintptr) error {
-	if size > uintptr(max(d.room, 0)) {
-		return errMemory
+	if !d.room.Take(1, size) {
+		return room.ErrNone
 	}
-	d.room -= int(size)
 	return nil
 }
 
@@ -218,7 +218,7 @@ func (d *decoder) packed(s *shape, v reflect.Value, data []byte) error {
 
 // entry decodes an entry of a map.
 func (d *decoder) entry(s *shape, v reflect.Value, data []byte, depth int) error {
-	if err := d.allocate(2*(s.key.goType.Size()+s.elem.goType.Size()) + 2); err != nil {
+	if err := d.allocate(room.Entry(v)); err != nil {
 		return err
 	}
 	key, elem := reflect.New(s.key.goType).Elem(), reflect.New(s.elem.goType).Elem()

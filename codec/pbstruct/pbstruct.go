@@ -50,6 +50,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/carries"
 	"github.com/yodel-rpc/yodel/internal/nesting"
+	"github.com/yodel-rpc/yodel/internal/room"
 )
 
 // Codec encodes numbered structs, and struct{} as an empty message. Encoding any other value fails.
@@ -123,7 +124,7 @@ func (c *codec) Decode(src []byte, v any) error {
 		}
 		target = target.Elem()
 	}
-	d := decoder{room: roomOf(len(src))}
+	d := decoder{room: room.For(len(src))}
 	if err := d.content(p.shape, target, src, 0); err != nil {
 		return fmt.Errorf("pbstruct: %w", err)
 	}
@@ -181,10 +182,6 @@ func isMessage(t reflect.Type) bool {
 // maxDepth is how deep messages may be nested, as in the implementations of Protocol Buffers in C++
 // and Java.
 const maxDepth = 100
-
-// roomOf returns how many bytes Decode may allocate for slices, maps and structs of a message of n
-// bytes. A message of more than 512 KiB gets less for each byte: see docs/decisions/0068.
-func roomOf(n int) int { return min(256<<10+128*n, max(64<<20, 16*n)) }
 
 var (
 	errNothing = errors.New("pbstruct: nil is not a message")

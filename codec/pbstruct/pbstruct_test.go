@@ -357,6 +357,22 @@ func TestMemoryIsBounded(t *testing.T) {
 	if err := pbstruct.Codec.Decode(bytes.Repeat([]byte{0x12, 0}, 1<<19), &small); err != nil || len(small.Map) != 1 {
 		t.Errorf("got %d entries, %v", len(small.Map), err)
 	}
+	type wide struct {
+		A string `pb:"1"`
+		B string `pb:"2"`
+		C string `pb:"3"`
+		D string `pb:"4"`
+		E string `pb:"5"`
+		F string `pb:"6"`
+	}
+	var maps struct {
+		All []struct {
+			Map map[int32]wide `pb:"1"`
+		} `pb:"1"`
+	}
+	if err := pbstruct.Codec.Decode(bytes.Repeat([]byte{0x0a, 2, 0x0a, 0}, 1<<17), &maps); err == nil || !strings.Contains(err.Error(), "too much memory") { // of one entry each
+		t.Errorf("got %d maps, %v", len(maps.All), err)
+	}
 	packed := append([]byte{0x1a, 0x80, 0x80, 0x40}, make([]byte, 1<<20)...)
 	if err := pbstruct.Codec.Decode(packed, &small); err != nil || len(small.Ints) != 1<<20 {
 		t.Errorf("got %d numbers, %v", len(small.Ints), err)
@@ -470,3 +486,6 @@ func TestSharedPartsAreCounted(t *testing.T) {
 func TestValues(t *testing.T) {
 	valuetable.Check(t, pbstruct.Codec, "pbstruct", "../../docs/values.md")
 }
+
+// Values of many types, in each place of a message, arrive as they were sent or are refused.
+func TestCombinations(t *testing.T) { valuetable.Combine(t, pbstruct.Codec, "pbstruct") }

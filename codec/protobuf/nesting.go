@@ -17,8 +17,8 @@ import (
 )
 
 var (
-	flat  nesting.Flat // of messages that are not cyclic
-	known sync.Map     // from protoreflect.FullName to the result of cyclic
+	flat  nesting.Recent[struct{}] // of messages that are not cyclic
+	known sync.Map                 // from protoreflect.FullName to the result of cyclic
 )
 
 // checkNesting returns an error if v is a message that contains itself, or is nested so deep that
@@ -28,13 +28,13 @@ func checkNesting(v any) error {
 	if _, old := v.(protoadapt.MessageV1); old && !ok {
 		return oldRules.Check(v)
 	}
-	if !ok || flat.Has(v) {
+	if !ok || flat.Get(v) != nil {
 		return nil
 	}
 	r := m.ProtoReflect()
 	if !isCyclic(r.Descriptor()) {
 		if _, dynamic := v.(*dynamicpb.Message); !dynamic { // a *dynamicpb.Message can be of any type
-			flat.Add(v)
+			flat.Put(v, struct{}{})
 		}
 		return nil
 	}

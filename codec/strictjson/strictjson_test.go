@@ -59,3 +59,6 @@ func Example() {
 	fmt.Println(strictjson.Codec.Decode([]byte(`{"Title":"Dune"}`), &o))
 	// Output: json: unknown field "Title"
 }
+
+// Values of many types, in each place of a message, arrive as they were sent or are refused.
+func TestCombinations(t *testing.T) { valuetable.Combine(t, strictjson.Codec, "JSON") }

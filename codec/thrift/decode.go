@@ -6,21 +6,21 @@ import (
 	"fmt"
 	"reflect"
 
+	"github.com/yodel-rpc/yodel/internal/room"
 	"github.com/yodel-rpc/yodel/internal/thriftwire"
 )
 
 // A decoder decodes values.
 type decoder struct {
 	thriftwire.Reader
-	room int // how many bytes it may still allocate
+	room room.Room
 }
 
 // allocate counts n elements of the given size before they are allocated.
 func (d *decoder) allocate(n int, size uintptr) error {
-	if size != 0 && uintptr(n) > uintptr(max(d.room, 0))/size {
-		return errMemory
+	if !d.room.Take(n, size) {
+		return room.ErrNone
 	}
-	d.room -= n * int(size)
 	return nil
 }
 
@@ -127,7 +127,7 @@ func (d *decoder) mapped(s *shape, v reflect.Value, depth int) (err error) {
 			}
 		}
 	}
-	if err := d.allocate(n, entryCost(s.goType)); err != nil {
+	if err := d.allocate(1, room.Map(s.goType, n)); err != nil {
 		return err
 	}
 	v.Set(reflect.MakeMapWithSize(s.goType, n))
@@ -153,9 +153,6 @@ func (d *decoder) mapped(s *shape, v reflect.Value, depth int) (err error) {
 	}
 	return nil
 }
-
-// entryCost returns about how many bytes an entry of a map takes.
-func entryCost(t reflect.Type) uintptr { return 2*(t.Key().Size()+t.Elem().Size()) + 2 }
 
 func (d *decoder) structure(s *shape, v reflect.Value, depth int) error {
 	var seen [maxRequired / 64]uint64 // of the required fields

@@ -47,6 +47,7 @@ type shape struct {
 	required int     // how many fields are required
 	isUnion  bool
 	isArgs   bool
+	partial  bool // a field with content is left out
 }
 
 // A field is a field of a struct.
@@ -202,6 +203,9 @@ func (b *builder) fillMap(s *shape, k shapeKey) (err error) {
 	if s.key, err = b.shape(shapeKey{of: t.Key()}); err != nil {
 		return err
 	}
+	if s.key.partial {
+		return fmt.Errorf("%v: a field of the keys is left out, so that two keys can arrive as one", t)
+	}
 	switch {
 	case t.Elem().Kind() == reflect.Struct && t.Elem().NumField() == 0:
 		s.typ, s.form = thriftwire.Set, formSetEmpty
@@ -226,6 +230,7 @@ func (b *builder) fillStruct(s *shape) error {
 			s.isArgs = s.isArgs || tag == ",args"
 			continue
 		case tag == "-", !ok && !g.IsExported() && !g.Anonymous:
+			s.partial = s.partial || g.Type.Size() > 0
 			continue
 		case !ok:
 			return fmt.Errorf("%v.%s has no number: give it a tag such as `thrift:\"%s,1\"`, or `thrift:\"-\"`", t, g.Name, strings.ToLower(g.Name))
@@ -244,6 +249,7 @@ func (b *builder) fillStruct(s *shape) error {
 		if f.shape, err = b.shape(k); err != nil {
 			return fmt.Errorf("%v.%s: %w", t, g.Name, err)
 		}
+		s.partial = s.partial || f.shape.partial
 		s.fields = append(s.fields, f)
 	}
 	if len(s.fields) == 0 && carries.Hides(t) {

@@ -43,13 +43,13 @@
 package thrift
 
 import (
-	"errors"
 	"fmt"
 	"reflect"
 	"sync"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/nesting"
+	"github.com/yodel-rpc/yodel/internal/room"
 	"github.com/yodel-rpc/yodel/internal/thriftwire"
 )
 
@@ -133,7 +133,7 @@ func (c *codec) Decode(src []byte, v any) error {
 		}
 		target = target.Elem()
 	}
-	d := decoder{Reader: thriftwire.Reader{Format: c.format, Bytes: src}, room: roomOf(len(src))}
+	d := decoder{Reader: thriftwire.Reader{Format: c.format, Bytes: src}, room: room.For(len(src))}
 	if err := d.message(s, target); err != nil {
 		return fmt.Errorf("thrift: %w", err)
 	}
@@ -226,9 +226,3 @@ func (d *decoder) first(look bool) (only bool, err error) {
 	d.Forget()
 	return t == thriftwire.Stop, err
 }
-
-var errMemory = errors.New("the message needs too much memory for its length")
-
-// roomOf returns how many bytes Decode may allocate for slices, maps and structs of a message of n
-// bytes. A message of more than 512 KiB gets less for each byte: see docs/decisions/0068.
-func roomOf(n int) int { return min(256<<10+128*n, max(64<<20, 16*n)) }

@@ -315,6 +315,19 @@ func TestMemoryIsBounded(t *testing.T) {
 	if err := thrift.Codec.Decode(src, &inner); err == nil || !strings.Contains(err.Error(), "too much memory") {
 		t.Errorf("a large message: got %d structs, %v", len(inner), err)
 	}
+	src = append([]byte{0x8f, 0x0d, 0, 1, 0x80, 0}, bytes.Repeat([]byte{8, 12, 0, 0, 0, 1, 0, 0, 0, 0, 0}, 0x18000)...) // of one key and an empty struct each
+	var maps []map[int32]struct {
+		A string `thrift:"1"`
+		B string `thrift:"2"`
+		C string `thrift:"3"`
+		D string `thrift:"4"`
+		E string `thrift:"5"`
+		F string `thrift:"6"`
+		G string `thrift:"7"`
+	}
+	if err := thrift.Codec.Decode(src, &maps); err == nil || !strings.Contains(err.Error(), "too much memory") {
+		t.Errorf("maps: got %d, %v", len(maps), err)
+	}
 }
 
 func FuzzDecode(f *testing.F) {
@@ -418,3 +431,9 @@ func TestSharedPartsAreCounted(t *testing.T) {
 
 // The page of values says what the codec does.
 func TestValues(t *testing.T) { valuetable.Check(t, thrift.Codec, "thrift", "../../docs/values.md") }
+
+// Values of many types, in each place of a message, arrive as they were sent or are refused.
+func TestCombinations(t *testing.T) {
+	valuetable.Combine(t, thrift.Codec, "thrift")
+	valuetable.Combine(t, thrift.Compact, "thrift")
+}

@@ -3,6 +3,7 @@ module github.com/yodel-rpc/yodel/conformance/connect
 go 1.26
 
 require (
+	connectrpc.com/connect v1.21.0
 	github.com/yodel-rpc/yodel v0.0.0
 	github.com/yodel-rpc/yodel/codec/protobuf v0.0.0
 	github.com/yodel-rpc/yodel/compress/klauspost v0.0.0

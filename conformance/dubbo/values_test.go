@@ -114,10 +114,14 @@ func TestValuesBesideApache(t *testing.T) {
 			}
 			return encodeTheirs(generic)
 		},
-		Reads:  map[string]string{"struct, a key": "it panics, because a key is a map", "negative zero": "it writes 0"},
-		Writes: map[string]string{"struct, a key": "Go has no such map of any", "negative zero": "it writes 0"},
+		Reads: map[string]string{
+			"struct, a key": "it panics, because a key is a map", "two keys that encode themselves as the same": "the same", "negative zero": "it writes 0",
+		},
+		Writes: map[string]string{
+			"struct, a key": "Go has no such map of any", "two keys that encode themselves as the same": "the same", "negative zero": "it writes 0",
+		},
 	})
-	if tried != 110 {
+	if tried != 134 {
 		t.Errorf("%d values were compared", tried)
 	}
 }

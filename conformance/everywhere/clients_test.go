@@ -248,14 +248,18 @@ func checkBudget(ctx context.Context, c *Cell) error {
 func checkAvoids(ctx context.Context, c *Cell) error {
 	since, bad := 0, int64(0) // calls that went well, and those of server 0, since one was bad
 	var last error
-	err := c.Seen(ctx, "the bad server still gets calls", func() bool {
+	avoided := func() bool {
 		before := c.by[0].Load()
 		_, err := c.Call(ctx, yodel.Call{})
 		if since++; err != nil || c.by[0].Load() != before {
 			since, bad, last = 0, bad+c.by[0].Load()-before, err
 		}
 		return since == 100
-	})
+	}
+	var err error
+	for again := true; again; again = c.Control && err != nil && bad == 0 && last == nil && ctx.Err() == nil {
+		err = c.Seen(ctx, "the bad server still gets calls", avoided) // on a busy machine, a control has too few calls at first
+	}
 	if err != nil && bad == 0 {
 		return fmt.Errorf("calls that server 0 does not get fail: %w", last)
 	}

@@ -24,7 +24,9 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/rate"
 	"github.com/yodel-rpc/yodel/middleware/recovery"
 	"github.com/yodel-rpc/yodel/middleware/timeout"
+	"github.com/yodel-rpc/yodel/middleware/validate"
 	"github.com/yodel-rpc/yodel/recommended"
+	"github.com/yodel-rpc/yodel/transport/mem"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -78,13 +80,23 @@ var (
 			return ctx, nil
 		})
 	})
-	timed     = plain(func() yodel.Middleware { return timeout.After(200 * time.Millisecond) })
-	recovered = plain(func() yodel.Middleware {
+	// Each caller has the identity in its token, and a rate of its own.
+	identified = plain(func() yodel.Middleware {
+		check := auth.Check(func(ctx context.Context, _, token string) (context.Context, error) {
+			return auth.WithIdentity(ctx, &auth.Identity{Subject: token, Tenant: "of " + token}), nil
+		})
+		each := rate.With(&rate.Limit{PerSecond: 1e-3, Burst: 2, By: rate.User})
+		return func(next yodel.Handler) yodel.Handler { return check(each(next)) }
+	})
+	timed        = plain(func() yodel.Middleware { return timeout.After(200 * time.Millisecond) })
+	timedStreams = plain(func() yodel.Middleware { return timeout.Streams(200 * time.Millisecond) })
+	recovered    = plain(func() yodel.Middleware {
 		return recovery.With(func(context.Context, *yodel.Call, any, []byte) error {
 			return yodel.Errorf(yodel.Aborted, "it was mended")
 		})
 	})
-	answered = plain(func() yodel.Middleware { return answer(string(unary), &Told{99}) })
+	validated = plain(validate.Messages)
+	answered  = plain(func() yodel.Middleware { return answer(string(unary), &Told{99}) })
 )
 
 var middlewareGuarantees = []Guarantee{
@@ -115,9 +127,21 @@ var middlewareGuarantees = []Guarantee{
 	},
 	{
 		Name: "auth", Server: admitted.server, Check: checkAuth,
-		Lacks: lacks(func(w *Wire) bool { return w.Metadata }, "the protocol has no place for a token, so each call is refused: use auth.Conn, or certificates"),
+		Lacks: lacks(func(w *Wire) bool { return w.Metadata }, noToken),
 	},
-	{Name: "timeout", Prepare: closeGate, Server: timed.server, Client: timed.client, Check: checkTimeout},
+	{
+		Name: "identity, and a rate for each user", Server: identified.server, Check: checkIdentity,
+		Lacks: lacks(func(w *Wire) bool { return w.Metadata }, noToken),
+		Prepare: func(tr *Trial) {
+			tr.observe = func(ctx context.Context) {
+				if id := auth.IdentityFrom(ctx); id != nil {
+					tr.trace.Store(id.Subject + " " + yodel.CallFrom(ctx).Tenant)
+				}
+			}
+		},
+	},
+	{Name: "timeout", Only: noStreams, Prepare: closeGate, Server: timed.server, Client: timed.client, Check: checkTimeout},
+	{Name: "timeout of streams", Lacks: isNoStream, Prepare: closeGate, Server: timedStreams.server, Client: timedStreams.client, Check: checkTimeout},
 	{
 		Name: "accesslog",
 		Server: func(_ *testing.T, tr *Trial) {
@@ -170,12 +194,15 @@ var middlewareGuarantees = []Guarantee{
 		Name: "hidden errors",
 		Prepare: func(tr *Trial) {
 			tr.exposes = true
-			tr.fail = always(fmt.Errorf("read /etc/secret: %w", yodel.Errorf(yodel.NotFound, "no such user")))
+			tr.fail = func(int) error {
+				return fmt.Errorf("read /etc/secret: %w", yodel.Errorf(yodel.NotFound, "no such user: %w", failedCall()))
+			}
 		},
 		Lacks:  ownCallers,
 		Server: func(_ *testing.T, tr *Trial) { tr.Options.HideErrors, tr.exposes = true, false },
 		Check:  checkHidden,
 	},
+	{Name: "validation", Server: validated.server, Client: validated.client, Check: checkValidation},
 	{Name: "errors of grpc-go", Server: failingAsGRPC.server, Client: failingAsGRPC.client, Check: checkGRPC},
 	{
 		Name: "a user's middleware", Only: "it answers unary calls",
@@ -183,6 +210,9 @@ var middlewareGuarantees = []Guarantee{
 		Check: func(ctx context.Context, c *Cell) error { return c.replies(ctx, 99) },
 	},
 }
+
+// noToken says why some protocols cannot identify a caller by a token.
+const noToken = "the protocol has no place for a token, so each call is refused: use auth.Conn, or auth.Certificate"
 
 // belongs is the reason why errors are not hidden from some callers.
 const belongs = "yodel's choice: callers in its own protocol and in the process belong to the program, and get all texts"
@@ -222,6 +252,14 @@ func answer(method string, reply *Told) yodel.Middleware {
 			return call.Answer(e)
 		}
 	}
+}
+
+// failedCall returns the error of a call to an address at which no server listens. It has the
+// address in its text.
+func failedCall() error {
+	c := yodel.NewClient(yodel.Static("secret"), &yodel.ClientOptions{Transport: mem.New()})
+	defer c.Close()
+	return c.Do(context.Background(), &yodel.Call{Method: "Bank.Pay", NoWait: true})
 }
 
 // checkHidden wants the caller to see what was written for callers, and nothing else.
@@ -298,6 +336,42 @@ func checkAuth(ctx context.Context, c *Cell) error {
 	return nil
 }
 
+// checkIdentity wants the method to know its caller, and each caller to have a rate of its own.
+func checkIdentity(ctx context.Context, c *Cell) error {
+	for _, user := range []string{"ann", "bob"} {
+		call := func() error {
+			_, err := c.Call(ctx, yodel.Call{Metadata: yodel.Metadata{"authorization": "Bearer " + user}, Tenant: "another"})
+			return err
+		}
+		var err error
+		passed := 0
+		for range 100 {
+			if err = call(); err == nil {
+				passed++
+			}
+			if passed == 2 || err != nil && yodel.CodeOf(err) != yodel.Unavailable { // a server of rpcx closes the connection of a call that it has refused
+				break
+			}
+		}
+		switch code := yodel.CodeOf(err); {
+		case code == yodel.ResourceExhausted:
+			return NotHeld("call %d of %s is refused: %w", passed+1, user, err)
+		case err != nil:
+			return fmt.Errorf("call %d of %s: %w", passed+1, user, err)
+		}
+		if known := c.trace.Load(); known != user+" of "+user {
+			return NotHeld("the method was called by %v, want %s", known, user)
+		}
+		switch err = call(); {
+		case err == nil:
+			return NotHeld("a third call of %s has passed", user)
+		case yodel.CodeOf(err) != yodel.ResourceExhausted:
+			return fmt.Errorf("a third call of %s: %w", user, err)
+		}
+	}
+	return nil
+}
+
 // checkTimeout wants a call that waits forever to end, and the context of its method too.
 func checkTimeout(ctx context.Context, c *Cell) error {
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx)) // without a deadline, which would travel to the server
@@ -363,4 +437,21 @@ func checkMirror(ctx context.Context, c *Cell) error {
 		return err
 	}
 	return c.Seen(ctx, "the call was not mirrored", func() bool { return c.mirrored.Load() == 1 })
+}
+
+// checkValidation wants a request that breaks a rule to be refused, with the field and the rule.
+func checkValidation(ctx context.Context, c *Cell) error {
+	c.pad = forbidden
+	_, err := c.Call(ctx, yodel.Call{})
+	got := validate.Of(err)
+	switch {
+	case c.executed.Load() != 0:
+		return NotHeld("the call was executed: %w", err)
+	case yodel.CodeOf(err) != yodel.InvalidArgument || !strings.Contains(err.Error(), brokenRule.Message):
+		return fmt.Errorf("the error is %w, want that of the rule", err)
+	case (c.Wire.details || c.Side == "client") && (len(got) != 1 || got[0] != brokenRule):
+		return fmt.Errorf("the violations are %v, want %v", got, brokenRule)
+	}
+	c.pad = ""
+	return c.works(ctx, 1)
 }

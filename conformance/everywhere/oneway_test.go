@@ -20,7 +20,7 @@ func oneWayGuarantees() (rows []Guarantee) {
 		rows  []Guarantee
 		names []string
 	}{
-		{middlewareGuarantees, []string{"limit", "rate", "once", "fault", "auth", "timeout", "accesslog", "recovery"}},
+		{middlewareGuarantees, []string{"limit", "rate", "once", "fault", "auth", "timeout", "accesslog", "recovery", "validation"}},
 		{clientGuarantees, []string{"observers", "trace context"}},
 		{ruleGuarantees(), []string{"disable", "limit", "fault"}},
 		{frameworkGuarantees, []string{"deadline", "MaxOpen", "metadata", "statistics", "samples", "live data"}},

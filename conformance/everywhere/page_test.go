@@ -18,6 +18,7 @@ func tables() []Table {
 	return slices.Concat([]Table{
 		{"Middleware", "conformance/everywhere/middleware_test.go", "TestMiddlewareOverEveryWire", middlewareGuarantees},
 		{"Clients", "conformance/everywhere/clients_test.go", "TestClientsOverEveryWire", clientGuarantees},
+		{"Deadlines", "conformance/everywhere/deadlines_test.go", "TestDeadlinesOverEveryWire", deadlineGuarantees()},
 		{"Rules", "conformance/everywhere/rules_test.go", "TestRulesOverEveryWire", ruleGuarantees()},
 	}, Modules, []Table{
 		{"The framework", "conformance/everywhere/guarantees_test.go", "TestGuaranteesOverEveryWire", frameworkGuarantees},

@@ -3,6 +3,7 @@
 package everywhere
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
-	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/rules"
 )
 
@@ -58,7 +58,11 @@ var ruleKinds = []ruleKind{
 	},
 	{
 		rule: rules.Rule{Timeout: &rules.Timeout{After: rules.Duration(20 * time.Millisecond)}},
-		of:   Guarantee{Prepare: closeGate, Check: checkTimeout},
+		of:   Guarantee{Only: noStreams, Prepare: closeGate, Check: checkTimeout},
+	},
+	{
+		rule: rules.Rule{Timeout: &rules.Timeout{After: rules.Duration(20 * time.Millisecond), Streams: true}},
+		of:   Guarantee{Name: "timeout of streams", Lacks: isNoStream, Prepare: closeGate, Check: checkTimeout},
 	},
 	{
 		rule: rules.Rule{Retry: &rules.Retry{Times: 3, Backoff: rules.Duration(time.Millisecond)}},
@@ -109,17 +113,13 @@ var ruleKinds = []ruleKind{
 // too. The rule is there before the first call, and in a control it is not.
 func (r ruleKind) guarantees() []Guarantee {
 	g := r.of
-	g.Name = r.rule.Kind()
+	g.Name = cmp.Or(g.Name, r.rule.Kind())
 	prepare := g.Prepare
 	g.Prepare = func(tr *Trial) {
 		if prepare != nil {
 			prepare(tr)
 		}
-		registry := memory.New(nil)
-		tr.rules = registry
-		follow := rules.With(registry, &rules.Options{Logger: silent})
-		tr.Options.Registrars = []yodel.Registrar{follow}
-		tr.resolve = func([]yodel.Instance) yodel.Resolver { return follow.Service("All") }
+		followRules(tr)
 	}
 	put := func(side string) func(t *testing.T, tr *Trial) {
 		return func(t *testing.T, tr *Trial) {

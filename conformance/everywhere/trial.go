@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/middleware/validate"
 	"github.com/yodel-rpc/yodel/rules"
 	yodeltls "github.com/yodel-rpc/yodel/transport/tls"
 )
@@ -29,6 +30,18 @@ type Ask struct {
 type Told struct {
 	N int64 `json:"n" thrift:"1"`
 }
+
+// Validate refuses one text. Only middleware/validate calls it.
+func (a Ask) Validate() error {
+	if a.Pad == forbidden {
+		return validate.Violations{brokenRule}
+	}
+	return nil
+}
+
+const forbidden = "forbidden"
+
+var brokenRule = validate.Violation{Field: "pad", Rule: "allowed", Message: "must not be forbidden"}
 
 // JavaClassName implements an interface of hessian2, as the next one does.
 func (Ask) JavaClassName() string { return "all.Ask" }

@@ -273,7 +273,7 @@ func observerPlaces(set func(tr *Trial, o yodel.Observer)) (places []codePlace) 
 var middlewareWithCode = map[string]func(t *testing.T, tr *Trial, h *harm) []yodel.Middleware{
 	"auth.Check": func(_ *testing.T, _ *Trial, h *harm) []yodel.Middleware { return []yodel.Middleware{checked(h)} },
 	"rate.By": func(_ *testing.T, _ *Trial, h *harm) []yodel.Middleware {
-		return []yodel.Middleware{rate.With(&rate.Limit{PerSecond: 1e6, By: func(*yodel.Call) rate.Key { h.do(); return rate.Key{} }})}
+		return []yodel.Middleware{rate.With(&rate.Limit{PerSecond: 1e6, By: func(context.Context, *yodel.Call) rate.Key { h.do(); return rate.Key{} }})}
 	},
 	"cache.Key": func(_ *testing.T, _ *Trial, h *harm) []yodel.Middleware { return []yodel.Middleware{cached(h)} },
 	"fallback.Func": func(_ *testing.T, _ *Trial, h *harm) []yodel.Middleware {

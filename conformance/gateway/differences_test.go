@@ -73,7 +73,7 @@ var differences = []difference{
 		"501; the other methods of the file are served",
 		"messages are JSON",
 	},
-		is: says("HttpBody", "the method is an upload", "the method is a duplex", "a method that receives a stream", "a feed with a response_body")},
+		is: says("HttpBody", "the method is of the kind upload", "the method is of the kind duplex", "a method that receives a stream", "a feed with a response_body")},
 	{row: [4]string{
 		"the replies of a feed",
 		"a line `{\"result\":…}` for each",

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -171,6 +172,50 @@ func TestHandlersSeeTheMetadataOfRequests(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A patient sends the header of a feed, and no message until it may.
+type patient struct {
+	testpb.UnimplementedTestServiceServer
+
+	may chan struct{}
+}
+
+func (p *patient) StreamingOutputCall(_ *testpb.StreamingOutputCallRequest, st testpb.TestService_StreamingOutputCallServer) error {
+	if err := st.SendHeader(metadata.Pairs("x-first", "1")); err != nil {
+		return err
+	}
+	select {
+	case <-p.may:
+		return st.Send(&testpb.StreamingOutputCallResponse{})
+	case <-st.Context().Done():
+		return st.Context().Err()
+	}
+}
+
+// The header of a stream arrives before its first message.
+func TestHeadersArriveBeforeTheFirstMessage(t *testing.T) {
+	p := &patient{may: make(chan struct{})}
+	s := yodelServer()
+	testpb.RegisterTestServiceServer(grpcgo.Registrar(s), p)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	st, err := dialRelay(t, start(t, s)).StreamingOutputCall(ctx, &testpb.StreamingOutputCallRequest{})
+	must(t, err)
+	if header, err := st.Header(); err != nil || len(header["x-first"]) != 1 {
+		t.Errorf("before a message: got the header %v and %v", header, err)
+	}
+	select {
+	case p.may <- struct{}{}:
+	case <-ctx.Done():
+		t.Fatal("the handler does not wait")
+	}
+	if _, err = st.Recv(); err != nil {
+		t.Error(err)
+	}
+	if _, err = st.Recv(); !errors.Is(err, io.EOF) {
+		t.Errorf("got %v, want the end", err)
+	}
 }
 
 // A handler may pass on the header and the trailer that another server has sent. The client sees

@@ -222,7 +222,7 @@ func TestValuesBesideProtobuf(t *testing.T) {
 		},
 		Reads: unnamed, Writes: unnamed,
 	})
-	if tried != 75 {
+	if tried != 83 {
 		t.Errorf("%d values were compared", tried)
 	}
 }

@@ -128,7 +128,8 @@ func TestValuesBesideApache(t *testing.T) {
 func besideApache(t *testing.T, c, other yodel.Codec, mine, others apache.TProtocolFactory) {
 	t.Helper()
 	// Apache has no messages that are not structs: the codec puts a byte with the type before them.
-	alone := map[string]string{"time.Duration, the whole message": "it is no struct", "a UUID, the whole message": "it is no struct"}
+	alone := map[string]string{"time.Duration, the whole message": "it is no struct", "a UUID, the whole message": "it is no struct",
+		"nil map, the whole message": "it is no struct"}
 	tried := valuetable.Compare(t, c, valuetable.Reference{
 		Decode: func(b []byte, v any) error {
 			b, err := transcribe(b, mine, others)
@@ -146,7 +147,7 @@ func besideApache(t *testing.T, c, other yodel.Codec, mine, others apache.TProto
 		},
 		Reads: alone, Writes: alone,
 	})
-	if tried != 78 {
+	if tried != 89 {
 		t.Errorf("%d values were compared", tried)
 	}
 }

@@ -112,7 +112,7 @@ func httpWires() (all []wire) {
 		{"Connect streams", "application/connect+json", "Connect-Content-Encoding"},
 	} {
 		add(family.name, family.name == "gRPC", true, func(method, body string, packed bool) (string, string, map[string]string, string) {
-			if family.name == "gRPC" {
+			if strings.HasPrefix(family.name, "gRPC") {
 				method = strings.Replace(method, ".", "/", 1)
 			}
 			return "POST", "/" + method, encoded(family.encoding, packed, map[string]string{"Content-Type": family.media, "Te": "trailers"}), envelope(body, packed)
@@ -120,7 +120,7 @@ func httpWires() (all []wire) {
 	}
 	add("gRPC-Web-text", false, true, func(method, body string, packed bool) (string, string, map[string]string, string) {
 		content := base64.StdEncoding.EncodeToString([]byte(envelope(body, packed)))
-		return "POST", "/" + method, encoded("Grpc-Encoding", packed, map[string]string{"Content-Type": "application/grpc-web-text+json"}), content
+		return "POST", "/" + strings.Replace(method, ".", "/", 1), encoded("Grpc-Encoding", packed, map[string]string{"Content-Type": "application/grpc-web-text+json"}), content
 	})
 	for name, header := range map[string]map[string]string{
 		"Connect unary": {"Content-Type": "application/json", "Connect-Protocol-Version": "1"},

@@ -2,8 +2,9 @@
 
 // Builds the front end into dist, or into the folder that the first argument names.
 
-import { readFileSync, mkdirSync, writeFileSync, copyFileSync } from "node:fs";
+import { copyFileSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { gzipSync } from "node:zlib";
 import { build } from "esbuild";
 
 const out = process.argv[2] ?? "dist";
@@ -20,12 +21,8 @@ await build({
 	jsx: "automatic",
 	jsxImportSource: "preact",
 });
+// The program that embeds the script has a bound for its size.
+const script = join(out, "app.js");
+writeFileSync(script + ".gz", gzipSync(readFileSync(script), { level: 9 }));
+rmSync(script);
 copyFileSync("src/index.html", join(out, "index.html"));
-
-// The catalogue of errors is the page docs/errors.md, by section.
-const sections = readFileSync("../../docs/errors.md", "utf8").split(/^## /m).slice(1);
-const errors = sections
-	.map((s) => /^(YDL\d+): (.*)\n([^]*)$/.exec(s))
-	.filter((m) => m)
-	.map(([, id, title, text]) => ({ id, title, text: text.trim() }));
-writeFileSync(join(out, "errors.json"), "[\n" + errors.map((e) => JSON.stringify(e)).join(",\n") + "\n]\n");

@@ -34,6 +34,17 @@ type Status struct {
 	Status string `json:"status"`
 }
 
+// A Photo is a file that a customer sends with a form.
+type Photo struct {
+	ID   string `json:"id"`
+	Data []byte `json:"data"`
+}
+
+// A Receipt says what the server has received.
+type Receipt struct {
+	Bytes int `json:"bytes"`
+}
+
 // A Caller is what a server knows of a caller from its headers.
 type Caller struct {
 	Tenant      string `json:"tenant,omitempty"`
@@ -50,6 +61,7 @@ const (
 	Change yodel.Method[Order, Order]   = "shop.Orders.Change"
 	Refund yodel.Method[Order, Order]   = "shop.Orders.Refund"
 	Report yodel.Method[Order, Order]   = "shop.Orders.Report"
+	Attach yodel.Method[Photo, Receipt] = "shop.Orders.Attach"
 	Watch  yodel.Feed[Order, Status]    = "shop.Orders.Watch"
 	WhoAmI yodel.Method[Caller, Caller] = "shop.Orders.WhoAmI"
 )
@@ -72,6 +84,7 @@ func newServer() *yodel.Server {
 		Protocols: []yodel.Protocol{http.New(&http.Options{
 			JSONRPC: "/rpc",
 			OpenAPI: "/openapi.json",
+			Forms:   true,
 			Routes: []http.Route{
 				{Pattern: "GET /v1/orders/{id}", Method: string(Get)},
 				{Pattern: "PATCH /v1/orders/{id}", Method: string(Change)},
@@ -86,6 +99,7 @@ func newServer() *yodel.Server {
 	Change.Handle(s, o.change)
 	Refund.Handle(s, refund)
 	Report.Handle(s, report)
+	Attach.Handle(s, attach)
 	Watch.Handle(s, watch)
 	WhoAmI.Handle(s, whoAmI)
 	s.MarkReadOnly(string(Get), string(Watch))
@@ -143,6 +157,10 @@ func report(ctx context.Context, in *Order) (*Order, error) {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+}
+
+func attach(_ context.Context, in *Photo) (*Receipt, error) {
+	return &Receipt{Bytes: len(in.Data)}, nil
 }
 
 func watch(_ context.Context, _ *Order, send yodel.Send[Status]) error {

@@ -34,6 +34,9 @@ type addresses struct {
 	services map[string][]string // the services of each address
 }
 
+// String returns the addresses.
+func (s *addresses) String() string { return strings.Join(s.addrs, ", ") }
+
 // Services implements Source.
 func (s *addresses) Services(ctx context.Context) ([]string, error) {
 	errs := make([]error, len(s.addrs))
@@ -61,10 +64,14 @@ func (s *addresses) ask(ctx context.Context, addr string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", addr, err)
 	}
+	all := len(info.Methods)
 	boundInfo(info)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.services[addr] = Services(info)
+	if all > maxMethods {
+		return fmt.Errorf("%s has %d methods, and the services of the first %d are listed", addr, all, maxMethods)
+	}
 	return nil
 }
 

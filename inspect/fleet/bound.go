@@ -140,10 +140,10 @@ func boundCounts(counts []uint64) {
 	}
 }
 
-// isCode reports whether a text is the name of a code.
+// isCode reports whether a text is the name under which calls are counted that ended with an error.
 func isCode(name string) bool {
 	var c yodel.Code
-	return c.UnmarshalText([]byte(name)) == nil
+	return name == introspect.Disabled || c.UnmarshalText([]byte(name)) == nil
 }
 
 // short returns the first maxText bytes of a text, without the memory of the rest.
@@ -182,6 +182,9 @@ func shorten(v reflect.Value) {
 func Bounded(r yodel.Resolver) yodel.Resolver { return bounded{r} }
 
 type bounded struct{ yodel.Resolver }
+
+// Describe implements the optional method of yodel.Resolver.
+func (b bounded) Describe() yodel.Description { return yodel.Description{}.Over(b.Resolver) }
 
 func (b bounded) Watch(ctx context.Context, update func([]yodel.Instance)) error {
 	return b.Resolver.Watch(ctx, func(all []yodel.Instance) {

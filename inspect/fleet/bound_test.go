@@ -16,6 +16,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/introspect"
+	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
 // An instance that answers nonsense must neither fill the reader's memory nor make numbers that
@@ -43,7 +44,7 @@ func TestNonsenseOfAnInstanceIsBounded(t *testing.T) {
 	if len(s.Peer) != maxText || len(s.Errors) != 1 || s.P50[1] != 0 || len(s.Latency[0]) != maxBuckets || s.Latency[0][0].UpTo != 0 {
 		t.Errorf("got the series %+v", s)
 	}
-	tr := ofSeries(s, live).traffic()
+	tr := ofSeries(s, live, 2*time.Second).traffic()
 	if !(tr.Rate > 0 && tr.Rate <= 2*maxCalls) || tr.Failed < 0 || tr.Failed > 1 || tr.P99 < 0 {
 		t.Errorf("got the traffic %+v", tr)
 	}
@@ -164,8 +165,13 @@ func TestNonsenseInStatisticsIsBounded(t *testing.T) {
 	if c := m.Callers; len(c) != maxCallers || len(c[0].Name) != maxText || c[0].Calls != maxCalls || len(c[0].Errors) != 1 {
 		t.Errorf("got %d callers", len(c))
 	}
-	tr := ofStats(m, &answer{span: time.Second}).traffic()
+	tr := ofStats(m, &answer{span: time.Second}, time.Second).traffic()
 	if tr.Rate != maxCalls || tr.Failed != 1 || tr.P99 != 0 {
 		t.Errorf("got the traffic %+v", tr)
 	}
+}
+
+// The bounds of a record do not hide what its resolver can do.
+func TestBoundedHidesNothing(t *testing.T) {
+	yodeltest.TestWrapper(t, func(inner yodeltest.Described) any { return Bounded(inner) })
 }

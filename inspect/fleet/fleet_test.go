@@ -51,7 +51,7 @@ func serve(t *testing.T, o *yodel.ServerOptions) string {
 	s := yodel.NewServer(o)
 	yodel.Method[int, int]("shop.Cart.Add").Handle(s, func(_ context.Context, n *int) (*int, error) {
 		if *n < 0 {
-			return nil, yodel.Errorf(yodel.InvalidArgument, "negative")
+			return nil, yodel.Errorf(yodel.Internal, "negative")
 		}
 		return n, nil
 	})
@@ -148,7 +148,7 @@ func TestStatesOfInstances(t *testing.T) {
 	for _, s := range view.Services {
 		order = append(order, s.Name+" "+string(s.State))
 	}
-	if got := strings.Join(order, ", "); got != "shop.None broken, shop.Cart degraded, shop.Pay idle" {
+	if got := strings.Join(order, ", "); got != "shop.None down, shop.Cart degraded, shop.Pay idle" {
 		t.Errorf("got the services %s", got)
 	}
 	cart := view.Service("shop.Cart")
@@ -166,7 +166,7 @@ func TestStatesOfInstances(t *testing.T) {
 	if got := cart.Versions; len(got) != 3 || got[1].Version != "v1.0.0" || got[1].Share != 0.5 || got[2].Share != 0.5 || got[0].Share != 0 {
 		t.Errorf("got the versions %v", got)
 	}
-	for _, part := range []string{"1 instance cannot be reached (" + dead + ")", "1 instance has not answered in time", "1 instance inactive"} {
+	for _, part := range []string{"1 of 6 instances cannot be reached: " + dead, "1 of 6 instances does not answer in time: " + hanging, "1 of 6 instances is disabled: " + disabled} {
 		if !strings.Contains(cart.Note, part) {
 			t.Errorf("the note %q does not contain %q", cart.Note, part)
 		}
@@ -198,10 +198,10 @@ func TestTraffic(t *testing.T) {
 	}
 	call(t, b, "shop.Cart.Add", -1)
 	cart := read(t, f).Service("shop.Cart")
-	if tr := cart.Traffic; !tr.Known || tr.Rate == 0 || tr.Errors["invalid_argument"] == 0 || tr.P99 == 0 || tr.P99 < tr.P50 {
+	if tr := cart.Traffic; !tr.Known || tr.Rate == 0 || tr.Errors["internal"] == 0 || tr.P99 == 0 || tr.P99 < tr.P50 {
 		t.Errorf("got the traffic %+v", tr)
 	}
-	if cart.State != fleet.Degraded || !strings.Contains(cart.Note, "of the calls fail with invalid_argument") {
+	if cart.State != fleet.Degraded || !strings.Contains(cart.Note, "of the calls fail, mostly with internal") {
 		t.Errorf("the service is %s, with the note %q", cart.State, cart.Note)
 	}
 	cart = read(t, f).Service("shop.Cart")
@@ -281,7 +281,8 @@ func TestStatisticsAreBounded(t *testing.T) {
 	}
 }
 
-// Each service that fleet.Addresses finds is followed, so a server can name only so many.
+// Each service that fleet.Addresses finds is followed, so a server can name only so many. The list
+// says that it is not complete.
 func TestServicesAtAnAddressAreBounded(t *testing.T) {
 	odd := &introspect.Info{}
 	for i := range 6000 {
@@ -290,7 +291,8 @@ func TestServicesAtAnAddressAreBounded(t *testing.T) {
 	addr := serveOwn(t, func(s *yodel.Server) {
 		inspect.Info.Handle(s, func(context.Context, *inspect.Empty) (*introspect.Info, error) { return odd, nil })
 	})
-	if names, err := fleet.Addresses(nil, addr).Services(t.Context()); err != nil || len(names) != 5000 {
+	names, err := fleet.Addresses(nil, addr).Services(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "has 6000 methods, and the services of the first 5000 are listed") || len(names) != 5000 {
 		t.Errorf("got %d services, %v", len(names), err)
 	}
 }
@@ -309,7 +311,7 @@ func TestTrafficOfARealServer(t *testing.T) {
 	for {
 		cart := read(t, f).Service("shop.Cart")
 		tr := cart.Traffic
-		if tr.Rate > 0 {
+		if tr.Failed > 0 { // the call that fails is the last one, and the calls may be of two seconds
 			if tr.Failed < 0.099 || tr.Failed > 0.101 || tr.Step != time.Second || tr.P99 == 0 || cart.Instances[0].Live == nil || len(cart.Callers) == 0 {
 				t.Errorf("got the traffic %+v of the callers %v", tr, cart.Callers)
 			}
@@ -326,10 +328,12 @@ func TestTrafficOfARealServer(t *testing.T) {
 	}
 }
 
+// Servers without diagnostics are not idle: nobody knows.
 func TestServersWithoutDiagnostics(t *testing.T) {
 	f := fleet.New(services{"shop.Cart": {{Addr: serve(t, &yodel.ServerOptions{})}}}, nil)
 	defer f.Close()
-	if cart := read(t, f).Service("shop.Cart"); cart.Traffic.Known || cart.State != fleet.Idle || cart.Up != 1 {
+	cart := read(t, f).Service("shop.Cart")
+	if cart.Traffic.Known || cart.State != fleet.Unknown || cart.Up != 1 || !strings.Contains(cart.Note, "ServerOptions.Diagnostics") || !strings.Contains(cart.Instances[0].Why, "it shows no calls") {
 		t.Errorf("got the service %+v", cart)
 	}
 }
@@ -397,6 +401,52 @@ func TestWrongResolvers(t *testing.T) {
 	})
 }
 
+// failing is a source that can be made to name nothing.
+type failing struct {
+	services
+
+	down atomic.Bool
+}
+
+func (f *failing) Services(ctx context.Context) ([]string, error) {
+	if f.down.Load() {
+		return nil, errors.New("connection refused")
+	}
+	return f.services.Services(ctx)
+}
+
+// While the registry is down, the instances that it has named are asked as before, and a service
+// that works is not degraded.
+func TestAnOutageOfTheSourceHidesNoInstance(t *testing.T) {
+	addr := serve(t, &yodel.ServerOptions{Diagnostics: true})
+	source := &failing{services: services{"shop.Cart": {{Addr: addr}}}}
+	f := fleet.New(source, nil)
+	defer f.Close()
+	source.down.Store(true)
+	if _, err := f.Read(t.Context()); err == nil || err.Error() != "connection refused" {
+		t.Errorf("a source that has never named a service: %v", err)
+	}
+	source.down.Store(false)
+	if view := read(t, f); view.Outage || view.Err != "" {
+		t.Errorf("got an outage: %q", view.Err)
+	}
+	source.down.Store(true)
+	view, end := read(t, f), time.Now().Add(10*time.Second)
+	for !view.Outage && time.Now().Before(end) { // the source is not asked for nine times as long as its last answer took
+		view = read(t, f)
+	}
+	began := time.Now()
+	view = read(t, f)
+	cart := view.Service("shop.Cart")
+	if !view.Outage || view.Err != "connection refused" || view.At.Before(began) || cart == nil || cart.Up != 1 || cart.Instances[0].Live == nil || len(cart.Problems) > 0 {
+		t.Fatalf("got the view %+v of the service %+v", view, cart)
+	}
+	source.down.Store(false)
+	if view := read(t, f); view.Outage || view.Err != "" {
+		t.Errorf("the outage is over, and got %q", view.Err)
+	}
+}
+
 func TestClosedFleet(t *testing.T) {
 	f := fleet.New(services{"shop.Cart": nil}, nil)
 	read(t, f)
@@ -458,7 +508,7 @@ func TestLiveData(t *testing.T) {
 	if len(got.Callers) != 1 || got.Callers[0].Name != "web" || got.Callers[0].Traffic.Rate != 40 {
 		t.Errorf("got the callers %v", got.Callers)
 	}
-	if want := "1 instance ejected 20s ago (5 errors in a row); 2.5% of the calls fail with internal"; got.Note != want || got.Up != 1 {
+	if want := "1 of 2 instances is ejected: " + pay + ": breaker: 5 errors in a row (for 20s); 2.5 % of the calls fail, mostly with internal"; got.Note != want || got.Up != 1 {
 		t.Errorf("%d instances get calls, and the note is %q, want %q", got.Up, got.Note, want)
 	}
 	if len(view.Events) != 1 {
@@ -468,7 +518,7 @@ func TestLiveData(t *testing.T) {
 
 // An instance is ejected until the last reason of the last process has ended.
 func TestEjections(t *testing.T) {
-	pay := serve(t, &yodel.ServerOptions{})
+	pay := serve(t, &yodel.ServerOptions{Diagnostics: true})
 	var processes [2]atomic.Pointer[introspect.Live]
 	source := services{"shop.Pay": {{Addr: pay}}}
 	for i := range processes {
@@ -515,6 +565,68 @@ func TestEjections(t *testing.T) {
 		if ejected := in.State == fleet.Ejected; ejected != (test.why != "") || in.Why != test.why {
 			t.Errorf("%s: the instance is %s (%s), want %q", test.what, in.State, in.Why, test.why)
 		}
+	}
+}
+
+// An event about many instances says that operators have disabled them only if that is true of all
+// inactive instances of the service.
+func TestEventsOfManyDisabledInstances(t *testing.T) {
+	const told = "9 instances of shop.Cart: a:1, b:1, c:1 and others: "
+	process := atomic.Pointer[introspect.Live]{}
+	var overrides [2]atomic.Pointer[[]introspect.Override]
+	var cart []yodel.Instance
+	for i := range overrides {
+		cart = append(cart, yodel.Instance{State: "inactive", Addr: serveOwn(t, func(s *yodel.Server) {
+			inspect.Info.Handle(s, func(context.Context, *inspect.Empty) (*introspect.Info, error) {
+				return &introspect.Info{Overrides: *overrides[i].Load()}, nil
+			})
+			inspect.Live.Handle(s, func(context.Context, *introspect.LiveQuery) (*introspect.Live, error) { return process.Load(), nil })
+		})})
+	}
+	operator, none := []introspect.Override{{Service: "shop.Cart", State: "inactive"}}, []introspect.Override(nil)
+	for _, test := range []struct {
+		object, says, want, by string
+		second                 *[]introspect.Override
+	}{
+		{"shop.Cart", "they are disabled", "an operator has disabled them", "operator", &operator},
+		{"shop.Cart", "they are disabled", "they are disabled", "resolver", &none},
+		{"shop.Cart", "4 are disabled, the others have left", "4 are disabled, the others have left", "resolver", &operator},
+		{"shop.Pay", "they are disabled", "they are disabled", "resolver", &operator},
+	} {
+		overrides[0].Store(&operator)
+		overrides[1].Store(test.second)
+		now := time.Now()
+		process.Store(&introspect.Live{Now: now, Step: time.Second, Events: []introspect.Event{{At: now, Kind: "instance down", Object: test.object, What: told + test.says, By: "resolver"}}})
+		f := fleet.New(services{"shop.Cart": cart}, nil)
+		all := fleet.Changes(read(t, f).Events)
+		f.Close()
+		if len(all) != 1 || all[0].What != told+test.want || all[0].By != test.by {
+			t.Errorf("%+v: got %+v", test, all)
+		}
+	}
+}
+
+// The reason of an ejection says how long it still lasts, and not how long it lasted when it began.
+func TestAnEjectionSaysWhenItEnds(t *testing.T) {
+	pay := serve(t, &yodel.ServerOptions{Diagnostics: true})
+	for said, want := range map[string]string{
+		"it is slow; it is tried again in 16.291s":        "outlier: it is slow; it is tried again in 12s",
+		"it is slow; it is tried again in 9.06s":          "outlier: it is slow; it is tried again in 5.1s",
+		"it is slow; it is tried again in 3.9s":           "outlier: it is slow; it is being tried again",
+		"it is slow; it is tried again in a while":        "outlier: it is slow; it is tried again in a while",
+		"it is tried again in 1s; it is tried again in s": "outlier: it is tried again in 1s; it is tried again in s",
+	} {
+		f := fleet.New(services{"Pay": {{Addr: pay}}, "Cart": {{Addr: serveOwn(t, func(s *yodel.Server) {
+			now := time.Now()
+			answerLive(s, &introspect.Live{Now: now, Step: time.Second, Events: []introspect.Event{
+				{At: now.Add(-time.Minute), Kind: "ejected", Object: pay, What: "it is slow; it is tried again in 1s", By: "outlier"},
+				{At: now.Add(-4 * time.Second), Kind: "ejected", Object: pay, What: said, By: "outlier"},
+			}})
+		})}}}, nil)
+		if in := read(t, f).Service("Pay").Instances[0]; in.State != fleet.Ejected || in.Why != want {
+			t.Errorf("%q: the instance is %s (%s), want %q", said, in.State, in.Why, want)
+		}
+		f.Close()
 	}
 }
 

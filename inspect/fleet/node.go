@@ -3,8 +3,10 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,13 +27,18 @@ type node struct {
 	infoAt time.Time
 	stats  *introspect.Stats // of the last read, if the server has no live data
 	at     time.Time         // of stats
+	last   *answer           // of the last read, if it came in time
+	misses int               // questions in a row without an answer in time
+	lived  *introspect.Live  // the last live data, with those of gone
+	gone   *introspect.Live  // the last live data of the process before; nil if there was none
 }
 
 // An answer is what a node has said about itself.
 type answer struct {
 	state State
 	why   string
-	took  time.Duration // of the fastest question
+	took  time.Duration // of the question for the health
+	heard bool          // whether that was answered
 
 	info   *introspect.Info
 	live   *introspect.Live
@@ -41,31 +48,63 @@ type answer struct {
 	span   time.Duration                     // between before and stats
 }
 
-// ask asks a node everything at once.
+// ask asks a node everything at once. A node that has not answered in time once is as it was
+// before: a busy machine misses a question now and then.
 func (n *node) ask(ctx context.Context, o *Options) *answer {
-	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
-	defer cancel()
+	a := n.once(ctx, o)
+	if before, misses := n.note(a); misses == 1 && before != nil {
+		return before
+	}
+	return a
+}
+
+// note keeps an answer. It returns the one before it, and how many were missed in a row.
+func (n *node) note(a *answer) (before *answer, misses int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	before = n.last
+	if a.state == Silent {
+		n.misses++
+	} else {
+		n.last, n.misses = a, 0
+	}
+	return before, n.misses
+}
+
+// once asks a node once. If it is not connected to the node, it asks for the health first: if the
+// node cannot be reached, further calls would only dial it again.
+func (n *node) once(ctx context.Context, o *Options) *answer {
 	a := &answer{state: Up}
-	began := time.Now()
 	var health *introspect.Health
-	var unwell, undescribed, unmeasured error
+	var unwell error
+	connected := n.connected()
+	if !connected {
+		health, unwell = n.check(ctx, o, a)
+		if e, ok := errors.AsType[*yodel.Error](unwell); ok && (e.AboutConnection() || e.Code == yodel.DeadlineExceeded) {
+			a.state, a.why = stateOf(health, unwell)
+			return a
+		}
+	}
+	timed, cancel := context.WithTimeout(ctx, o.Timeout)
+	defer cancel()
+	var undescribed, unmeasured error
 	var wg sync.WaitGroup
+	if connected {
+		wg.Go(func() { health, unwell = n.check(ctx, o, a) })
+	}
+	wg.Go(func() { a.info, undescribed = n.describe(timed) })
 	wg.Go(func() {
-		health, unwell = inspect.Health.Call(ctx, n.client, &inspect.Empty{})
-		a.took = time.Since(began)
-	})
-	wg.Go(func() { a.info, undescribed = n.describe(ctx) })
-	wg.Go(func() {
-		a.live, unmeasured = inspect.Live.Call(ctx, n.client, &introspect.LiveQuery{Span: o.Span, Histograms: true})
+		a.live, unmeasured = inspect.Live.Call(timed, n.client, &introspect.LiveQuery{Span: o.Span, Histograms: true})
 		if unmeasured != nil {
-			n.count(ctx, a)
+			n.count(timed, a)
 		} else {
 			bound(a.live)
+			n.remember(a.live)
 		}
 	})
 	if o.Conns {
 		wg.Go(func() {
-			if a.conns, _ = inspect.Conns.Call(ctx, n.client, &inspect.Empty{}); a.conns != nil {
+			if a.conns, _ = inspect.Conns.Call(timed, n.client, &inspect.Empty{}); a.conns != nil {
 				boundConns(a.conns)
 			}
 		})
@@ -74,8 +113,27 @@ func (n *node) ask(ctx context.Context, o *Options) *answer {
 	a.state, a.why = stateOf(health, unwell)
 	if why := refusal(unwell, undescribed, unmeasured); why != "" {
 		a.state, a.why = Refused, why
+	} else if a.state == Up && a.stats == nil && errors.Is(unmeasured, yodel.PermissionDenied) {
+		a.why = cmp.Or(a.why, "it shows no calls: ServerOptions.Diagnostics is not set")
+	} else if a.state == Up && a.stats == nil && errors.Is(unmeasured, yodel.DeadlineExceeded) {
+		a.state, a.why = Silent, late
 	}
 	return a
+}
+
+// connected reports whether there is a connection to the node.
+func (n *node) connected() bool {
+	return slices.ContainsFunc(n.client.Endpoints(), (*yodel.Endpoint).Connected)
+}
+
+// check asks a node for its health.
+func (n *node) check(ctx context.Context, o *Options, a *answer) (*introspect.Health, error) {
+	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
+	defer cancel()
+	began := time.Now()
+	health, err := inspect.Health.Call(ctx, n.client, &inspect.Empty{})
+	a.took, a.heard = time.Since(began), err == nil
+	return health, err
 }
 
 // refusal returns why the server does not accept the caller, or "" if it does. Servers without
@@ -132,6 +190,9 @@ func (n *node) count(ctx context.Context, a *answer) {
 	n.stats, n.at = stats, now
 }
 
+// late is why an instance is Silent.
+const late = "it has not answered in time"
+
 // stateOf returns the state of a server that has answered yodel.Health, or not.
 func stateOf(health *introspect.Health, err error) (state State, why string) {
 	var e *yodel.Error
@@ -145,7 +206,7 @@ func stateOf(health *introspect.Health, err error) (state State, why string) {
 	case e.AboutConnection():
 		return Down, e.Message
 	case errors.Is(err, yodel.DeadlineExceeded):
-		return Silent, "it has not answered in time"
+		return Silent, late
 	case errors.Is(err, yodel.Unavailable):
 		return Down, e.Message
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/unread"
 )
 
 // retryAfter is the pause after a resolver has failed.
@@ -26,6 +27,8 @@ type watched struct {
 	said      bool
 	instances []yodel.Instance
 	err       error
+
+	unread unread.List // the records that the resolver cannot read
 }
 
 // watch returns what follows the given services. If these are all services, it stops following
@@ -105,7 +108,7 @@ func (w *watched) follow(ctx context.Context, r yodel.Resolver) (err error) {
 			err = fmt.Errorf("the resolver panicked: %v", value)
 		}
 	}()
-	err = Bounded(r).Watch(ctx, func(instances []yodel.Instance) {
+	err = Bounded(r).Watch(unread.With(ctx, &w.unread), func(instances []yodel.Instance) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.instances, w.err = instances, nil

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package announcer keeps the record of a server in a registry up to date. It announces the record,
-// renews it before it expires, repeats failed announcements, and withdraws the record at the end.
-// It also watches the settings that operators make in the registry. The server provides the record,
-// and determines how long it is announced.
+// Package announcer keeps the records of a server in its registries up to date. It announces a
+// record, renews it before it expires, repeats failed announcements, and withdraws the record at
+// the end. It also watches the settings that operators make in a registry. The server provides the
+// record, and determines how long it is announced.
 package announcer
 
 import (
@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -26,10 +27,10 @@ import (
 const leases = 3
 
 // When the context of Run ends, a running announcement may take FinishTime more. After that, the
-// withdrawals may take WithdrawTime. A record that could not be withdrawn expires.
+// withdrawals may take withdrawTime. A record that could not be withdrawn expires.
 const (
 	FinishTime   = time.Second
-	WithdrawTime = 2 * time.Second
+	withdrawTime = 2 * time.Second
 )
 
 // While the registry does not answer, the pause between announcements grows from firstBackoff to
@@ -38,6 +39,9 @@ const (
 	firstBackoff = 20 * time.Millisecond
 	lastBackoff  = 1500 * time.Millisecond
 )
+
+// betweenWarnings is the pause between two warnings that the registry does not answer.
+const betweenWarnings = time.Minute
 
 // maxFailed bounds the list of services in the error of an announcement, in bytes.
 const maxFailed = 150
@@ -66,8 +70,9 @@ type Server[R any] interface {
 type Announcer[R any] struct {
 	Server   Server[R]
 	Registry Registry[R]
-	Name     func() string // returns the name of the registry for the log
+	Name     string        // of the registry, for the log
 	Every    time.Duration // how often the announcement is renewed
+	At       net.Addr      // of the listener
 	Addr     string        // the address of the server in log lines about failures
 	Log      *slog.Logger
 	Settings *Settings // nil if the registry has no settings of operators
@@ -98,6 +103,7 @@ func (a *Announcer[R]) Run(ctx context.Context) {
 	}
 	known := make(map[place]bool) // possible records; true once announced
 	backoff := firstBackoff
+	var warned time.Time
 	for ctx.Err() == nil {
 		changed := a.Server.Changed()
 		some, err := a.announce(ctx, known)
@@ -105,7 +111,8 @@ func (a *Announcer[R]) Run(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
-			if !a.failing.Swap(true) {
+			if !a.failing.Swap(true) || time.Since(warned) >= betweenWarnings {
+				warned = time.Now()
 				a.Log.Warn("yodel: the server could not be announced; trying again until it can", "addr", a.Addr, "err", err)
 			}
 			pause = backoff/2 + rand.N(backoff/2)
@@ -152,6 +159,9 @@ func (a *Announcer[R]) announce(ctx context.Context, known map[place]bool) (some
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(FinishTime, cancel) })
 	defer stop()
 	record, addr := a.Server.Record()
+	if _, err := Reachable(a.At, addr); err != nil { // the program has changed it since the server began
+		return true, err
+	}
 	services := a.Server.Services()
 	var failed []string
 	note := func(did, service string, bad error) {
@@ -200,13 +210,13 @@ func (a *Announcer[R]) announce(ctx context.Context, known map[place]bool) (some
 
 // withdraw withdraws all records, in parallel.
 func (a *Announcer[R]) withdraw(ctx context.Context, known map[place]bool) {
-	ctx, cancel := context.WithTimeout(ctx, WithdrawTime)
+	ctx, cancel := context.WithTimeout(ctx, withdrawTime)
 	defer cancel()
 	var wg sync.WaitGroup
 	for at := range known {
 		wg.Go(func() {
 			if err := a.Registry.Withdraw(ctx, at.service, at.addr); err != nil {
-				a.Log.Warn("yodel: the server could not be withdrawn; its lease will end", "service", at.service, "err", err)
+				a.Log.Warn("yodel: the server could not be withdrawn; its lease will end", "rpcService", at.service, "err", err)
 				return
 			}
 			a.log("withdrawn", at)
@@ -217,5 +227,5 @@ func (a *Announcer[R]) withdraw(ctx context.Context, known map[place]bool) {
 
 // log logs an event of a record.
 func (a *Announcer[R]) log(event string, at place) {
-	a.Log.Info("yodel: "+event, "service", at.service, "registry", a.Name(), "addr", at.addr)
+	a.Log.Info("yodel: "+event, "rpcService", at.service, "registry", a.Name, "addr", at.addr)
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -121,7 +120,7 @@ func (b *book) take() []string {
 // run runs an announcer until the returned function is called.
 func run(t *testing.T, s *server, b *book, a *announcer.Announcer[string]) (stop func()) {
 	t.Helper()
-	a.Server, a.Registry, a.Name, a.Every = s, b, func() string { return "book" }, 10*time.Second
+	a.Server, a.Registry, a.Name, a.Every = s, b, "book", 10*time.Second
 	if a.Log == nil {
 		a.Log = slog.New(slog.DiscardHandler)
 	}
@@ -269,45 +268,12 @@ func TestLateAnnouncementEndsBeforeTheWithdrawal(t *testing.T) {
 	}
 }
 
-func TestLoadChangesOnlyWhenItDiffers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const every = 10 * time.Second
-		l := announcer.NewLoad()
-		steps := []struct {
-			calls    uint64
-			inflight int
-			rate     float64
-			shown    int
-		}{
-			{1000, 3, 100, 3},
-			{2200, 4, 100, 3}, // 120 per second: a fifth more
-			{4000, 4, 180, 4},
-			{3000, 4, 0, 4}, // a method was unregistered
-			{3010, 6, 0, 4}, // 1 per second and 2 more
-			{3020, 7, 1, 7},
-		}
-		for i, step := range steps {
-			if l.Due(every) {
-				t.Fatalf("step %d: due at once", i)
-			}
-			l.Measure(every, 1<<40, 1<<20) // too early
-			time.Sleep(every)
-			if !l.Due(every) {
-				t.Fatalf("step %d: not due", i)
-			}
-			l.Measure(every, step.calls, step.inflight)
-			if rate, inflight := l.Announced(); rate != step.rate || inflight != step.shown {
-				t.Errorf("step %d: announced %v and %d, want %v and %d", i, rate, inflight, step.rate, step.shown)
-			}
-		}
-	})
-}
-
 func TestSettingsAreFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sets := make(chan []announcer.Setting)
 		var opened atomic.Int32
-		var changes []string
+		var log strings.Builder
+		changes := 0
 		settings := &announcer.Settings{
 			Addr: func() string { return "h:1" },
 			Open: func(service string) announcer.Watch {
@@ -329,44 +295,41 @@ func TestSettingsAreFollowed(t *testing.T) {
 					}
 				}
 			},
-			Changed: func(service string, now announcer.Setting) {
-				changes = append(changes, fmt.Sprintf("%s %s %d", service, now.State, now.Weight))
-			},
+			Changed: func() { changes++ },
+			Name:    "book",
+			Log:     slog.New(slog.NewTextHandler(&log, nil)),
 		}
 		b := newBook()
 		stop := run(t, newServer("h:1=a", "A", "B"), b, &announcer.Announcer[string]{Settings: settings})
 		mine := announcer.Setting{Addr: "h:1", State: "inactive", Weight: 3}
 		other := announcer.Setting{Addr: "h:2", Weight: 9}
-		for _, set := range [][]announcer.Setting{{other}, {other, mine}, {mine}, nil, {mine}, {other}} {
+		broken := announcer.Setting{Addr: "h:1", Problem: "it is not JSON"}
+		for _, set := range [][]announcer.Setting{{other}, {other, mine}, {mine}, nil, {mine}, {other}, {broken}} {
 			sets <- set
 			synctest.Wait()
 			want := 0
-			if slices.Contains(set, mine) || set == nil { // the last settings stay in force
+			if len(set) != 1 || set[0] != other { // the last settings stay in force
 				want = 1
 			}
-			if got := settings.InForce(); len(got) != want || want == 1 && got["A"] != mine {
+			if got := settings.InForce(); len(got) != want || want == 1 && got["A"] != mine && got["A"] != broken {
 				t.Errorf("in force after %v: %v", set, got)
 			}
 		}
 		stop()
-		if want := []string{"A inactive 3", "A  0"}; !slices.Equal(changes, want) {
-			t.Errorf("changes %q, want %q", changes, want)
+		if changes != 3 {
+			t.Errorf("%d changes, want 3", changes)
+		}
+		for _, want := range []string{
+			`msg="yodel: an operator has set the instance" rpcService=A registry=book addr=h:1 state=inactive weight=3`,
+			`msg="yodel: an operator's settings were removed" rpcService=A registry=book addr=h:1`,
+			`level=WARN msg="yodel: the setting of an operator cannot be read and does not count" rpcService=A registry=book addr=h:1 err="it is not JSON"`,
+		} {
+			if strings.Count(log.String(), want) != 1 {
+				t.Errorf("the log does not say once %s:\n%s", want, &log)
+			}
 		}
 		if opened.Load() != 2 {
 			t.Errorf("opened %d times, want once for each service", opened.Load())
 		}
 	})
-}
-
-func TestReachable(t *testing.T) {
-	tcp := net.TCPAddr{IP: net.IPv4(10, 0, 0, 7), Port: 80}
-	if got := announcer.Reachable(&tcp); got != "10.0.0.7:80" {
-		t.Errorf("of one address: %s", got)
-	}
-	tcp.IP = net.IPv6unspecified
-	got := announcer.Reachable(&tcp)
-	at, err := net.ResolveTCPAddr("tcp", got)
-	if err != nil || at.IP.IsUnspecified() || at.Port != 80 {
-		t.Errorf("of all addresses: %s, %v", got, err)
-	}
 }

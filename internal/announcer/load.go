@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// A Load is the load of a server as its record shows it. It changes only when the measured load has
+// A load is the load of a server as its record shows it. It changes only when the measured load has
 // changed a lot, because each write of a record notifies every client. Its methods may be called
 // concurrently.
-type Load struct {
+type load struct {
 	mu       sync.Mutex
 	rate     float64
 	inflight int
@@ -19,21 +19,21 @@ type Load struct {
 	since    time.Time
 }
 
-// NewLoad returns the load of a server that begins now.
-func NewLoad() *Load { return &Load{since: time.Now()} }
+// newLoad returns the load of a server that begins now.
+func newLoad() *load { return &load{since: time.Now()} }
 
-// Due reports whether at least half of every has passed since the last measurement.
-func (l *Load) Due(every time.Duration) bool {
+// due reports whether at least half of every has passed since the last measurement.
+func (l *load) due(every time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.dueLocked(every)
 }
 
-func (l *Load) dueLocked(every time.Duration) bool { return time.Since(l.since) >= every/2 }
+func (l *load) dueLocked(every time.Duration) bool { return time.Since(l.since) >= every/2 }
 
-// Measure tells l how many calls the server has executed and how many are in flight. It does
-// nothing if another goroutine has called Measure since the call of Due.
-func (l *Load) Measure(every time.Duration, calls uint64, inflight int) {
+// measure tells l how many calls the server has executed and how many are in flight. It does
+// nothing if another goroutine has called measure since the call of due.
+func (l *load) measure(every time.Duration, calls uint64, inflight int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.dueLocked(every) {
@@ -46,8 +46,8 @@ func (l *Load) Measure(every time.Duration, calls uint64, inflight int) {
 	}
 }
 
-// Announced returns the load for the record: calls per second, and calls in flight.
-func (l *Load) Announced() (rate float64, inflight int) {
+// announced returns the load for the record: calls per second, and calls in flight.
+func (l *load) announced() (rate float64, inflight int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.rate, l.inflight

@@ -4,6 +4,7 @@ package announcer
 
 import (
 	"context"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -16,10 +17,12 @@ type Setting struct {
 	Addr   string
 	State  string
 	Weight int
+	// Problem is why the setting cannot be read. Such a setting overrides nothing.
+	Problem string
 }
 
-// None reports whether the setting changes nothing.
-func (s Setting) None() bool { return s.State == "" && s.Weight == 0 }
+// None reports whether there is no setting.
+func (s Setting) None() bool { return s.State == "" && s.Weight == 0 && s.Problem == "" }
 
 // A Watch watches the settings for one service until ctx ends or the registry fails. It calls
 // update with all settings at first and after each change. It must not panic or end its goroutine.
@@ -33,7 +36,9 @@ type Settings struct {
 	// Addr returns the address that the server announces.
 	Addr func() string
 	// Changed is called when the setting for the server has changed under a service.
-	Changed func(service string, now Setting)
+	Changed func()
+	Name    string // of the registry, for the log
+	Log     *slog.Logger
 
 	wg sync.WaitGroup
 
@@ -91,7 +96,21 @@ func (s *Settings) update(service string, all []Setting) {
 	now := settingFor(all, addr)
 	s.mu.Unlock()
 	if now != before {
-		s.Changed(service, now)
+		s.log(service, now)
+		s.Changed()
+	}
+}
+
+// log logs that an operator has changed the setting for the server.
+func (s *Settings) log(service string, now Setting) {
+	about := []any{"rpcService", service, "registry", s.Name, "addr", now.Addr}
+	switch {
+	case now.Problem != "":
+		s.Log.Warn("yodel: the setting of an operator cannot be read and does not count", append(about, "err", now.Problem)...)
+	case now.None():
+		s.Log.Info("yodel: an operator's settings were removed", about...)
+	default:
+		s.Log.Info("yodel: an operator has set the instance", append(about, "state", now.State, "weight", now.Weight)...)
 	}
 }
 

@@ -13,23 +13,26 @@ const (
 	Unknown
 	InvalidArgument
 	DeadlineExceeded
-	NotFound
+	_ // not_found
 	AlreadyExists
 	PermissionDenied
 	ResourceExhausted
 	FailedPrecondition
 	Aborted
-	OutOfRange
+	_ // out_of_range
 	Unimplemented
 	Internal
 	Unavailable
 	DataLoss
 	Unauthenticated
+	// Disabled is not the code of an error. Calls that a rule of an operator refused are counted
+	// under it, and not under the code that their callers got.
+	Disabled
 )
 
 // Traits say what an error is about. Code checks traits and never compares IDs or texts. IDs are
 // for people, and errors of handlers and of other systems have no ID.
-type Traits uint8
+type Traits uint16
 
 const (
 	// AboutMessage says that the types or the size of a message caused the error. Every server
@@ -51,6 +54,10 @@ const (
 	NotRepeated
 	// Breach says that the peer broke the protocol, which ended the connection.
 	Breach
+	// Unencoded says that the side that makes the error could not encode a message.
+	Unencoded
+	// Ruled says that a rule of an operator refused the call: see Disabled.
+	Ruled
 )
 
 // An Entry describes one situation in which yodel itself fails a call. docs/errors.md has the long
@@ -62,18 +69,45 @@ type Entry struct {
 	Next   string // what to do about it
 }
 
-// The IDs of the errors that a connection makes by itself.
+// The IDs of the errors that a connection makes by itself, and of those for the end of a call
+// without an answer.
 const (
-	CallCanceled    = "YDL1006"
-	ProtocolBroken  = "YDL1106"
-	NothingServed   = "YDL2010"
-	RequestTooLarge = "YDL2201"
-	TooManyOpen     = "YDL3002"
-	ShuttingDown    = "YDL3004"
-	EarlierRefused  = "YDL3005"
-	NoMemory        = "YDL3007"
-	RequestCutShort = "YDL3008"
-	HandlerGoexited = "YDL5002"
+	NoReply          = "YDL1004"
+	DeadlinePassed   = "YDL1005"
+	CallCanceled     = "YDL1006"
+	ClientClosed     = "YDL1007"
+	WindowFull       = "YDL1008"
+	OrderInterrupted = "YDL1009"
+	ForeignServer    = "YDL1101"
+	NoHandshake      = "YDL1102"
+	Unreachable      = "YDL1103"
+	ConnectionLost   = "YDL1104"
+	ServerSilent     = "YDL1105"
+	ProtocolBroken   = "YDL1106"
+	NotAccepted      = "YDL1107"
+	NoService        = "YDL2001"
+	NoMethod         = "YDL2002"
+	NoCodec          = "YDL2003"
+	NoCompressor     = "YDL2004"
+	WrongShape       = "YDL2005"
+	WrongKind        = "YDL2006"
+	StreamMisused    = "YDL2007"
+	NothingServed    = "YDL2010"
+	RequestUnfit     = "YDL2101"
+	ReplyUnfit       = "YDL2102"
+	Unencodable      = "YDL2103"
+	ReplyUnencodable = "YDL2104"
+	RequestTooLarge  = "YDL2201"
+	ReplyTooLarge    = "YDL2202"
+	UnpackedTooLarge = "YDL2204"
+	ReplyBroken      = "YDL2205"
+	TooManyOpen      = "YDL3002"
+	ShuttingDown     = "YDL3004"
+	EarlierRefused   = "YDL3005"
+	NoMemory         = "YDL3007"
+	RequestCutShort  = "YDL3008"
+	TurnTooLate      = "YDL3203"
+	HandlerGoexited  = "YDL5002"
 )
 
 // Of returns the entry of an ID, or an empty entry if the ID is unknown.
@@ -88,7 +122,7 @@ var entries = map[string]Entry{
 	"YDL1002": {Unavailable, OfClient, "no instance is usable", "compare what the balancer's filter asks for with the records in the registry"},
 	"YDL1003": {Unavailable, OfClient, "all attempts failed", "look at each attempt: is the server running, and is that its port?"},
 	"YDL1004": {DeadlineExceeded, OfClient | Impatient, "no reply in time", "look at how long the method takes on the server (yodel.Stats), or allow more time"},
-	"YDL1005": {DeadlineExceeded, OfClient | Impatient, "the deadline had passed before the call was sent", "find out what used the time up before this call"},
+	"YDL1005": {DeadlineExceeded, OfClient | Impatient, "the deadline had passed before the call was sent", "find out what used the time up before this call, or allow more time"},
 	"YDL1006": {Canceled, OfClient | Impatient, "the caller canceled the call", "nothing, if that was meant"},
 	"YDL1007": {Canceled, OfClient | Impatient, "the client is closed", "make calls before Client.Close"},
 	"YDL1008": {ResourceExhausted, 0, "the server's window is full", "let the call wait, or send fewer at once"},
@@ -119,8 +153,8 @@ var entries = map[string]Entry{
 	"YDL2010": {Unimplemented, 0, "the peer serves nothing", "give it a server: ClientOptions.Server"},
 	"YDL2101": {InvalidArgument, AboutMessage, "the request could not be decoded", "compare the argument types of both sides"},
 	"YDL2102": {Internal, AboutMessage, "the reply could not be decoded", "compare the result types of both sides"},
-	"YDL2103": {InvalidArgument, AboutMessage, "the request could not be encoded", "see whether the codec takes this type"},
-	"YDL2104": {Internal, AboutMessage, "the reply could not be encoded", "see whether the codec takes this type"},
+	"YDL2103": {InvalidArgument, AboutMessage | Unencoded, "the request could not be encoded", "see whether the codec takes this type"},
+	"YDL2104": {Internal, AboutMessage | Unencoded, "the reply could not be encoded", "see whether the codec takes this type"},
 	"YDL2201": {ResourceExhausted, AboutMessage, "the request is too large", "send less, or raise Limits.MaxMessage in ServerOptions and in the caller's ClientOptions: a message has to fit both limits, and the error names the one that it exceeds"},
 	"YDL2202": {ResourceExhausted, AboutMessage, "the reply is too large", "ask for less, or raise Limits.MaxMessage in ServerOptions and in the caller's ClientOptions: a message has to fit both limits, and the error names the one that it exceeds"},
 	"YDL2203": {ResourceExhausted, AboutMessage, "the metadata is too large", "send less of it: what is large belongs in the message or in an attachment"},
@@ -150,9 +184,11 @@ var entries = map[string]Entry{
 	"YDL3511": {Unavailable, 0, "a fault was injected", "nothing: the fault was injected on purpose; fault.Injector.Rules returns the rules in force"},
 	"YDL3521": {Unavailable, 0, "there is no endpoint to call", "start an instance, or check what the resolver was given and what Options.Only leaves out"},
 	"YDL3522": {Unavailable, 0, "not all endpoints succeeded", "look at each error, and call those again that failed if it does no harm"},
-	"YDL3601": {FailedPrecondition, 0, "a rule refuses the call", "read the reason in the message, or ask the author of the rule; yodel rule lists the rules"},
-	"YDL3602": {Unavailable, 0, "a rule answers the call with an error", "nothing: an operator has set a mock on purpose; yodel rule lists the rules"},
 	"YDL3523": {Unavailable, 0, "no endpoint succeeded", "look at each error"},
+	"YDL3601": {FailedPrecondition, Ruled, "a rule refuses the call", "read the reason in the message, or ask the author of the rule; yodel rule lists the rules"},
+	"YDL3602": {Unavailable, 0, "a rule answers the call with an error", "nothing: an operator has set a mock on purpose; yodel rule lists the rules"},
+	"YDL3701": {InvalidArgument, 0, "the request breaks a rule", "correct the fields that the message names"},
+	"YDL3702": {Internal, 0, "the reply breaks a rule", "correct the method: the message names the fields"},
 	"YDL4001": {InvalidArgument, 0, "nothing was registered", "give the methods one of the shapes that Server.Register describes"},
 	"YDL4002": {Unavailable, 0, "the server could not listen", "choose another address, or end the process that holds it"},
 	"YDL4003": {InvalidArgument, 0, "the address is not usable", "write host:port, for example 127.0.0.1:8972"},

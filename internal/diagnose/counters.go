@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/grpcstatus"
 	"github.com/yodel-rpc/yodel/internal/live"
 	"github.com/yodel-rpc/yodel/internal/mux"
@@ -37,16 +38,17 @@ func Calls(name string, c *stats.Calls) introspect.MethodStats {
 	out.Received, out.Sent = c.Messages.Sums()
 	out.Retries, out.Hedges = c.Extra.Sums()
 	out.Errors = errorsOf(c.Failed)
+	out.Calls = c.Others()
 	for bucket, took := range c.Latency() {
-		out.Latency = append(out.Latency, introspect.Bucket{UpTo: bucket.UpTo, Calls: bucket.Calls})
+		out.Latency = append(out.Latency, bucket)
 		out.Calls += bucket.Calls
 		out.Took += took
 	}
 	return out
 }
 
-// Callers returns the calls of a method by caller, under all its names.
-func Callers(all map[string]map[string]live.Totals, names []string) (out []introspect.CallerStats) {
+// callers returns the calls of a method by caller, under all its names.
+func callers(all map[string]map[string]live.Totals, names []string) (out []introspect.CallerStats) {
 	sums := make(map[string]live.Totals)
 	for _, name := range names {
 		for caller, t := range all[name] {
@@ -76,6 +78,14 @@ func Conn(conn *mux.Conn) introspect.Conn {
 	}
 }
 
+// nameOf returns the name of a code under which calls are counted.
+func nameOf(code int) string {
+	if code == int(catalogue.Disabled) {
+		return introspect.Disabled
+	}
+	return grpcstatus.CodeName(uint16(code)) //nolint:gosec // less than stats.Codes
+}
+
 // errorsOf returns the numbers of failed calls by the names of their codes, or nil if there are
 // none.
 func errorsOf(failed func(code int) uint64) (errors map[string]uint64) {
@@ -84,7 +94,7 @@ func errorsOf(failed func(code int) uint64) (errors map[string]uint64) {
 			if errors == nil {
 				errors = make(map[string]uint64)
 			}
-			errors[grpcstatus.CodeName(uint16(code))] = n
+			errors[nameOf(code)] = n
 		}
 	}
 	return errors

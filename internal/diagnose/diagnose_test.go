@@ -4,7 +4,9 @@ package diagnose_test
 
 import (
 	"os"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/diagnose"
@@ -15,12 +17,12 @@ import (
 
 // A query selects series by side, method and peer. Errors are counted by the names of codes.
 func TestSeriesAreSelected(t *testing.T) {
-	r := live.New(time.Now())
+	m := diagnose.NewMeasured[string]()
 	for _, k := range []live.Key{
 		{Side: live.Server, Method: "A", Peer: "x"}, {Side: live.Server, Method: "B", Peer: "x"}, {Side: live.Client, Method: "A", Peer: "y"},
 	} {
-		r.Counter(k).End(time.Millisecond, 0)
-		r.Counter(k).End(time.Millisecond, 5)
+		m.Counter(k).End(time.Millisecond, 0)
+		m.Counter(k).End(time.Millisecond, 5)
 	}
 	for _, test := range []struct {
 		q    introspect.LiveQuery
@@ -30,7 +32,7 @@ func TestSeriesAreSelected(t *testing.T) {
 		{introspect.LiveQuery{Method: "A", Peer: "y"}, 1}, {introspect.LiveQuery{Method: "C"}, 0},
 	} {
 		out := &introspect.Live{Now: time.Now()}
-		diagnose.Series(r, &test.q, out)
+		m.Answer(&test.q, out)
 		if len(out.Series) != test.want {
 			t.Errorf("%+v: got %d series, want %d", test.q, len(out.Series), test.want)
 		}
@@ -48,12 +50,52 @@ func TestSeriesAreSelected(t *testing.T) {
 }
 
 func TestCallersAreAddedUpOverTheNamesOfAMethod(t *testing.T) {
-	var one, two live.Totals
-	one[0], one[5] = 3, 1
-	two[0] = 4
-	got := diagnose.Callers(map[string]map[string]live.Totals{"A": {"shop": one, "idle": {}}, "Alias": {"shop": two}, "Other": {"x": two}}, []string{"A", "Alias"})
+	m := diagnose.NewMeasured[string]()
+	m.Counter(live.Key{Side: live.Server, Method: "A", Peer: "idle"})
+	for k, codes := range map[live.Key][]int{
+		{Side: live.Server, Method: "A", Peer: "shop"}: {0, 0, 5}, {Side: live.Server, Method: "Alias", Peer: "shop"}: {0, 0, 0, 0},
+		{Side: live.Server, Method: "Other", Peer: "x"}: {0}, {Side: live.Client, Method: "A", Peer: "shop"}: {0},
+	} {
+		for _, code := range codes {
+			m.Counter(k).End(time.Millisecond, code)
+		}
+	}
+	got := m.Callers(live.Server)([]string{"A", "Alias"})
 	if len(got) != 1 || got[0].Name != "shop" || got[0].Calls != 7 || got[0].Errors["not_found"] != 1 {
 		t.Errorf("got %+v, want 7 calls of shop, one of them failed", got)
+	}
+}
+
+func TestWhatAServerMeasuresOfItsClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := diagnose.NewMeasured[string]()
+		stop := m.Follow()
+		alone := &introspect.Live{Name: "program"}
+		if m.Answer(&introspect.LiveQuery{}, alone); alone.Name != "program" {
+			t.Errorf("without a client the name is %q", alone.Name)
+		}
+		m.Adopt("c1", "shop")
+		m.Adopt("c2", "stock")
+		m.Leave("c1")
+		if got := m.Clients(); !slices.Equal(got, []string{"c2"}) {
+			t.Errorf("the clients are %q", got)
+		}
+		event := introspect.Event{Kind: "rule", At: time.Now()}
+		m.Note(event)
+		m.Note(event) // the server and its clients may all be told
+		m.CountTenant("A", "acme", 8)
+		out := &introspect.Live{Name: "program", Now: time.Now()}
+		m.Answer(&introspect.LiveQuery{Tenants: 10}, out)
+		if out.Name != "shop" || len(out.Events) != 1 || len(out.Tenants) != 1 || out.Tenants[0].Limited != 1 {
+			t.Errorf("got %+v", out)
+		}
+		stop()
+	})
+	var none *diagnose.Measured[string]
+	none.Follow()()
+	none.Note(introspect.Event{})
+	if none.Clients() != nil || none.Callers(live.Server)([]string{"A"}) != nil {
+		t.Error("nothing is measured, and there are clients or calls")
 	}
 }
 

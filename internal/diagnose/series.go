@@ -15,7 +15,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/yodel-rpc/yodel/internal/grpcstatus"
 	"github.com/yodel-rpc/yodel/internal/live"
 	"github.com/yodel-rpc/yodel/internal/stats"
 	"github.com/yodel-rpc/yodel/introspect"
@@ -32,8 +31,8 @@ type reading struct {
 	series map[live.Key]*introspect.Series
 }
 
-// Series adds the series of r that a query selects to an answer.
-func Series(r *live.Recorder, q *introspect.LiveQuery, out *introspect.Live) {
+// addSeries adds the series of r that a query selects to an answer.
+func addSeries(r *live.Recorder, q *introspect.LiveQuery, out *introspect.Live) {
 	x := &reading{q: q, series: make(map[live.Key]*introspect.Series)}
 	out.Left = r.Read(out.Now, &live.Reader{
 		Span:  q.Span,
@@ -77,7 +76,7 @@ func (x *reading) point(k live.Key, i int, step *live.Step) {
 		if n == 0 {
 			continue
 		}
-		name := grpcstatus.CodeName(uint16(code))
+		name := nameOf(code)
 		if s.Errors == nil {
 			s.Errors = make(map[string][]uint64)
 		}

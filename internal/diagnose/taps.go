@@ -44,6 +44,7 @@ type Tap struct {
 // Ended is a call that has ended.
 type Ended struct {
 	Method   string
+	Tenant   string
 	Took     time.Duration // mux.Untimed if it was not measured
 	Failed   bool
 	Caller   func() string // the name of the caller, or its address
@@ -108,7 +109,7 @@ func (t *Tap) selects(c *Ended) bool {
 	if q.Method == "" && strings.HasPrefix(c.Method, "yodel.") {
 		return false
 	}
-	return (q.Method == "" || q.Method == c.Method) && (q.Peer == "" || q.Peer == c.Caller()) &&
+	return (q.Method == "" || q.Method == c.Method) && (q.Peer == "" || q.Peer == c.Caller()) && (q.Tenant == "" || q.Tenant == c.Tenant) &&
 		(!q.Failed || c.Failed) && (q.Slower == 0 || c.Took != mux.Untimed && c.Took >= q.Slower)
 }
 

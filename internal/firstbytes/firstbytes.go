@@ -96,7 +96,8 @@ func Foreign(sent, got []byte) bool {
 	case strings.HasPrefix(s, "PRI * HTTP/2.0"):
 		return len(g) >= 4 && g[3] != settings
 	}
-	return status.MatchString(g) && !request.MatchString(s)
+	// without a byte of the client, it may have written its request to the socket itself
+	return s != "" && status.MatchString(g) && !request.MatchString(s)
 }
 
 // settings is the type of the first frame of each side in HTTP/2.

@@ -71,6 +71,7 @@ func TestForeign(t *testing.T) {
 		{"\x16\x03\x01", alert, false},
 		{"{", "HTTP/1.1 400 Bad Request\r\n", true},
 		{"{", "HTTP/1.1 4", false},
+		{"", "HTTP/1.1 200 OK\r\n", false},
 		{"CONNECT /rpc HTTP/1.0\n", "HTTP/1.0 200 Connected\n", false},
 		{"POST /a HTTP/1.1", "HTTP/1.1 400 Bad Request\r\n", false},
 		{http2, "HTTP/1.1 400 Bad Request\r\n", true},

@@ -36,10 +36,21 @@ type secureRecorder struct {
 // ConnectionState returns the state of TLS, as tls.Conn does.
 func (c secureRecorder) ConnectionState() tls.ConnectionState { return c.state() }
 
+// A socketRecorder is a Recorder of a socket.
+type socketRecorder struct{ *Recorder }
+
+// NetConn returns the socket, so that a Wire can change its settings. The Recorder does not see
+// what a Wire writes to the socket itself.
+func (c socketRecorder) NetConn() net.Conn { return c.Conn }
+
 // Record returns the Recorder of nc, and the connection to use in place of nc. Over TLS it has
-// ConnectionState.
+// ConnectionState. If nc is a socket, it has NetConn.
 func Record(nc net.Conn) (r *Recorder, conn net.Conn) {
 	r = &Recorder{Conn: nc}
+	switch nc.(type) {
+	case *net.TCPConn, *net.UnixConn:
+		return r, socketRecorder{r}
+	}
 	if secure, ok := nc.(interface{ ConnectionState() tls.ConnectionState }); ok {
 		return r, secureRecorder{r, secure.ConnectionState}
 	}

@@ -4,6 +4,7 @@ package firstbytes_test
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -59,5 +60,63 @@ func TestRecorderOfTLSHasItsState(t *testing.T) {
 	}
 	if hasState(client) || !hasState(tls.Client(client, &tls.Config{ServerName: "x"})) {
 		t.Error("a connection has a state of TLS if and only if the recorded one has it")
+	}
+}
+
+// A Wire may write to the socket below a Recorder, for example several parts with one system call
+// (writev). The Recorder does not see what the client has sent then, so an answer in HTTP says
+// nothing: the call may have been executed.
+func TestRecorderDoesNotJudgeWhatTheSocketSent(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	parts := func() *net.Buffers { return &net.Buffers{[]byte("POST / HTTP/1.1\r\n"), []byte("\r\n")} }
+	size := len("POST / HTTP/1.1\r\n\r\n")
+	served := make(chan error, 1)
+	go func() {
+		served <- func() error {
+			for range 2 {
+				nc, err := l.Accept()
+				if err != nil {
+					return err
+				}
+				if _, err = io.CopyN(io.Discard, nc, int64(size)); err == nil {
+					_, err = io.WriteString(nc, "HTTP/1.1 200 OK\r\n")
+				}
+				if err = errors.Join(err, nc.Close()); err != nil {
+					return err
+				}
+			}
+			return nil
+		}()
+	}()
+	for _, direct := range []bool{false, true} {
+		nc, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, conn := firstbytes.Record(nc)
+		to := conn
+		if direct {
+			to = conn.(interface{ NetConn() net.Conn }).NetConn()
+		}
+		if _, vectored := to.(*net.TCPConn); vectored != direct {
+			t.Errorf("the connection below is a %T", to)
+		}
+		if n, err := parts().WriteTo(to); n != int64(size) || err != nil {
+			t.Fatalf("wrote %d bytes, %v", n, err)
+		}
+		if all, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(all), "HTTP/1.1 200") {
+			t.Fatalf("read %q, %v", all, err)
+		}
+		if err := r.Mismatch("http"); err != nil {
+			t.Errorf("written to the socket itself %v: %v", direct, err)
+		}
+		nc.Close()
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
 	}
 }

@@ -326,11 +326,11 @@ func TestStepsHaveBounds(t *testing.T) {
 	}
 	in.wantTexts(output, "\n== left\nLEFT\n", "\n== right\nRIGHT\n", "20  ok, beside the one above\n", "     20  ok\n")
 
-	in.write("steps", "slow 1 sleep 2.3\n")
+	in.write("steps", "slow 1 sleep 2.7\n")
 	if output, code = in.gate(nil, "steps", "steps"); code != 1 {
 		t.Errorf("exit code %d of steps that took longer than all of them may", code)
 	}
-	in.wantTexts(output, "failed: more than twice its bound")
+	in.wantTexts(output, "failed: more than 2.5 times its bound")
 
 	for _, bad := range []string{"name", "name x true", "name 0 true", "name 10"} {
 		in.write("steps", bad+"\n")

@@ -3,12 +3,15 @@
 package gobwire
 
 import (
+	"bytes"
 	"encoding"
 	"encoding/gob"
+	"errors"
 	"fmt"
 	"reflect"
 
 	"github.com/yodel-rpc/yodel/internal/nesting"
+	"github.com/yodel-rpc/yodel/internal/panics"
 )
 
 var nested = nesting.Rules{
@@ -16,6 +19,51 @@ var nested = nesting.Rules{
 	Strict:     true,
 	Decoders:   []reflect.Type{reflect.TypeFor[gob.GobDecoder](), reflect.TypeFor[encoding.BinaryUnmarshaler]()},
 	Interfaces: true,
+	KeyBytes:   keyBytes,
+}
+
+// keyBytes returns the encoding of a key. It begins with the definition of its type.
+func keyBytes(key reflect.Value) (_ []byte, err error) {
+	defer func() {
+		if p := recover(); p != nil { // a method of the key
+			err = panics.Recovered(p)
+		}
+	}()
+	if holdsPointer(key) {
+		return nil, errors.New("a pointer in an interface arrives as what it points to, which may not be a key")
+	}
+	if leadsToNil(key) {
+		return nil, errors.New("a nil pointer is no key in gob")
+	}
+	if key.Kind() == reflect.Interface {
+		if key = key.Elem(); !key.IsValid() {
+			return nil, nil
+		}
+	}
+	var b bytes.Buffer
+	err = gob.NewEncoder(&b).EncodeValue(key)
+	return append(b.Bytes(), key.Type().String()...), err
+}
+
+// holdsPointer reports whether an interface in a key holds a pointer.
+func holdsPointer(key reflect.Value) bool {
+	switch key.Kind() {
+	case reflect.Interface:
+		return key.Elem().Kind() == reflect.Pointer || holdsPointer(key.Elem())
+	case reflect.Array:
+		for i := range key.Len() {
+			if holdsPointer(key.Index(i)) {
+				return true
+			}
+		}
+	case reflect.Struct:
+		for _, f := range key.Fields() {
+			if holdsPointer(f) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Rules say which messages arrive as they were sent.

@@ -5,6 +5,7 @@ package gobwire
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"sync"
 
 	"github.com/yodel-rpc/yodel/internal/nesting"
@@ -32,10 +33,10 @@ type optionalField struct {
 var optionalsOf sync.Map // from reflect.Type to *optionals
 
 // flat has the types without such fields.
-var flat nesting.Flat
+var flat nesting.Recent[struct{}]
 
 func checkOptional(v any) error {
-	if v == nil || flat.Has(v) {
+	if v == nil || flat.Get(v) != nil {
 		return nil
 	}
 	value := reflect.ValueOf(v)
@@ -48,11 +49,11 @@ func checkOptional(v any) error {
 	}
 	p := known.(*optionals) //nolint:forcetypeassert // it stores nothing else
 	if !p.found {
-		flat.Add(v)
+		flat.Put(v, struct{}{})
 		return nil
 	}
 	if at := p.lost(value); at != "" {
-		return fmt.Errorf("gob: %v%s points to a zero value and would arrive as nil: use a struct around it, or another codec", nesting.Base(value.Type()), at)
+		return fmt.Errorf("gob: %v%s points to a zero value or nil, and would arrive as nil: use a struct around it, or another codec", nesting.Base(value.Type()), at)
 	}
 	return nil
 }
@@ -128,7 +129,7 @@ func (p *optionals) lost(v reflect.Value) string {
 		case !p.found || v.IsNil():
 			return ""
 		case v.Kind() == reflect.Interface:
-			if checkOptional(v.Elem().Interface()) != nil {
+			if lostIn(v.Elem().Interface()) {
 				return "…"
 			}
 			return ""
@@ -164,6 +165,35 @@ func (p *optionals) lost(v reflect.Value) string {
 		}
 	}
 	return ""
+}
+
+// lostIn reports whether a field in what an interface holds would be lost.
+func lostIn(v any) bool {
+	switch v := v.(type) {
+	case nil, bool, string, float64, int, int64:
+		return false
+	case map[string]any:
+		for _, in := range v {
+			if lostIn(in) {
+				return true
+			}
+		}
+		return false
+	case []any:
+		return slices.ContainsFunc(v, lostIn)
+	}
+	return leadsToNil(reflect.ValueOf(v)) || checkOptional(v) != nil
+}
+
+// leadsToNil reports whether v is a pointer to a nil pointer, through any number of pointers.
+func leadsToNil(v reflect.Value) bool {
+	for v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return true
+		}
+		v = v.Elem()
+	}
+	return false
 }
 
 // isZero reports whether a pointer points to a value that gob leaves out.

@@ -106,10 +106,10 @@ func (g *Guard) Interrupted(ctx context.Context, method string, value any) error
 func (g *Guard) Panicked(ctx context.Context, msg string, value any, attrs ...any) (n uint64) {
 	n = g.panics.Add(1)
 	said, frames := panics.Describe(value)
-	attrs = append(attrs, "log id", n, "panic", said, "stack", frames)
+	attrs = append(attrs, "logID", n, "panic", said, "stack", frames)
 	g.log.ErrorContext(ctx, msg, attrs...) // in one readable line
 	if g.log.Enabled(ctx, slog.LevelDebug) {
-		g.log.DebugContext(ctx, "yodel: the stack of a panic", "log id", n, "stack", string(debug.Stack()))
+		g.log.DebugContext(ctx, "yodel: the stack of a panic", "logID", n, "stack", string(debug.Stack()))
 	}
 	return n
 }
@@ -120,7 +120,7 @@ func (g *Guard) Panicked(ctx context.Context, msg string, value any, attrs ...an
 func (g *Guard) note(ctx context.Context, what string, value any, attrs ...any) (message string) {
 	if value == nil {
 		n := g.panics.Add(1)
-		g.log.ErrorContext(ctx, "yodel: "+what+" ended its goroutine", append(attrs, "log id", n)...)
+		g.log.ErrorContext(ctx, "yodel: "+what+" ended its goroutine", append(attrs, "logID", n)...)
 		return fmt.Sprintf("%s ended its goroutine (runtime.Goexit); it has number %d in the log of this process", what, n)
 	}
 	n := g.Panicked(ctx, "yodel: "+what+" panicked", value, attrs...)

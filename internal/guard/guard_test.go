@@ -49,29 +49,29 @@ func TestUserCodeBecomesAnErrorAndALogLine(t *testing.T) {
 	}{
 		"apart, panics": {
 			func(g *guard.Guard) error { return g.Apart("a hook", nil, func() error { panic("harm") }) },
-			"a hook panicked; it has number 1 in the log of this process", `msg="yodel: a hook panicked" "log id"=1 panic=harm stack="guard/guard_test.go:`,
+			"a hook panicked; it has number 1 in the log of this process", `msg="yodel: a hook panicked" logID=1 panic=harm stack="guard/guard_test.go:`,
 		},
 		"apart, exits": {
 			func(g *guard.Guard) error {
 				return g.Apart("a hook", nil, func() error { runtime.Goexit(); return nil })
 			},
-			"a hook ended its goroutine (runtime.Goexit); it has number 1 in the log of this process", `msg="yodel: a hook ended its goroutine" "log id"=1`,
+			"a hook ended its goroutine (runtime.Goexit); it has number 1 in the log of this process", `msg="yodel: a hook ended its goroutine" logID=1`,
 		},
 		"a call, panics": {
 			func(g *guard.Guard) error { return interrupt(g, func() { panic(unprintable{}) }) },
-			"Arith.Mul: code that a call passes panicked; it has number 1 in the log of this process", `method=Arith.Mul "log id"=1 panic="guard_test.unprintable, whose text cannot be had"`,
+			"Arith.Mul: code that a call passes panicked; it has number 1 in the log of this process", `method=Arith.Mul logID=1 panic="guard_test.unprintable, whose text cannot be had"`,
 		},
 		"a call, exits": {
 			func(g *guard.Guard) error { return interrupt(g, runtime.Goexit) },
-			"Arith.Mul: code that a call passes ended its goroutine (runtime.Goexit); it has number 1 in the log of this process", `method=Arith.Mul "log id"=1`,
+			"Arith.Mul: code that a call passes ended its goroutine (runtime.Goexit); it has number 1 in the log of this process", `method=Arith.Mul logID=1`,
 		},
 		"rescued": {
 			func(g *guard.Guard) error { defer g.Rescue("an observer"); panic("harm") },
-			"", `msg="yodel: an observer panicked" "log id"=1 panic=harm`,
+			"", `msg="yodel: an observer panicked" logID=1 panic=harm`,
 		},
 		"callback": {
 			func(g *guard.Guard) error { g.Tell(callback(func() { panic("harm") }), nil); return nil },
-			"", `msg="yodel: the callback of a call panicked" "log id"=1 panic=harm`,
+			"", `msg="yodel: the callback of a call panicked" logID=1 panic=harm`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

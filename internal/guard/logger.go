@@ -13,8 +13,32 @@ import (
 type handler struct{ slog.Handler }
 
 // Logger returns a logger that writes to log and cannot end the process or the goroutine that logs.
-// It starts a goroutine for each line, which is acceptable because the framework logs rarely.
-func Logger(log *slog.Logger) *slog.Logger { return slog.New(handler{log.Handler()}) }
+// Without log, it writes to what slog.Default returns when a line is logged. It starts a goroutine
+// for each line, which is acceptable because the framework logs rarely.
+func Logger(log *slog.Logger) *slog.Logger {
+	if log == nil {
+		return slog.New(handler{current{}})
+	}
+	return slog.New(handler{log.Handler()})
+}
+
+// A current passes lines to the handler of slog.Default, which a program may set after it has made
+// its servers and clients.
+type current struct{}
+
+func (current) Enabled(ctx context.Context, level slog.Level) bool {
+	return slog.Default().Handler().Enabled(ctx, level)
+}
+
+func (current) Handle(ctx context.Context, r slog.Record) error {
+	return slog.Default().Handler().Handle(ctx, r)
+}
+
+func (current) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return slog.Default().Handler().WithAttrs(attrs)
+}
+
+func (current) WithGroup(name string) slog.Handler { return slog.Default().Handler().WithGroup(name) }
 
 // Handle implements slog.Handler.
 func (h handler) Handle(ctx context.Context, r slog.Record) error {

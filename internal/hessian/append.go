@@ -90,6 +90,9 @@ func appendBinary(b, data []byte) []byte {
 
 // AppendText appends a string. Bytes that are not UTF-8 become the replacement character.
 func AppendText(b []byte, s string) []byte {
+	if len(s) <= chunk && isASCII(s) {
+		return append(appendTextHead(b, len(s), true), s...)
+	}
 	for {
 		n, units := len(s), 0 // bytes and units of UTF-16 of this part
 		for i, c := range s {
@@ -106,6 +109,14 @@ func AppendText(b []byte, s string) []byte {
 			return b
 		}
 	}
+}
+
+func isASCII(s string) bool {
+	bits := byte(0)
+	for i := range len(s) {
+		bits |= s[i]
+	}
+	return bits < utf8.RuneSelf
 }
 
 // appendTextHead appends the beginning of a part of a string.

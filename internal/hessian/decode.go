@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"reflect"
 	"time"
+
+	"github.com/yodel-rpc/yodel/internal/room"
 )
 
 // Decode decodes a stream of one value into v, which is a pointer.
@@ -26,7 +28,7 @@ func (ts *Types) Decode(b []byte, v any) error {
 // Any decodes the next value of the stream as a value of any type: see package codec/hessian2. The
 // room for it depends on how many bytes of the stream are left.
 func (r *Reader) Any() (v any, err error) {
-	r.room = min(r.room, roomOf(len(r.bytes)-r.at))
+	r.room = min(r.room, room.For(len(r.bytes)-r.at))
 	d := decoder{Reader: r, types: new(Types)}
 	d.into(reflect.ValueOf(&v).Elem(), 0)
 	return v, r.err
@@ -80,21 +82,15 @@ func (d *decoder) token(t *token, v reflect.Value, depth int) {
 	}
 }
 
-// The memory for an entry in a table of shared values, for a map without entries, and for an entry
-// of a map of any.
+// The memory for an entry in a table of shared values, and for a string beside its bytes.
 const (
-	sharedSize = 40
-	mapSize    = 40
-	entrySize  = 2 * (16 + 16 + 16)
+	sharedSize = 80
+	stringSize = 16
 )
 
 // share keeps a pointer or a new map for references to it.
 func (d *decoder) share(n int, v reflect.Value) {
-	size := sharedSize
-	if v.Kind() == reflect.Map {
-		size += mapSize
-	}
-	if _, known := d.shared[n]; !known && !d.spend(size) {
+	if _, known := d.shared[n]; !known && !d.spend(sharedSize) {
 		return
 	}
 	if d.shared == nil {
@@ -239,15 +235,13 @@ func (d *decoder) fields(t *token, v reflect.Value, depth int) {
 			return d.skip(depth + 1)
 		})
 	case v.Kind() == reflect.Map && v.Type().Key().Kind() == reflect.String:
-		v.Set(reflect.MakeMap(v.Type()))
-		d.share(t.object, v)
+		d.newMap(t, v)
 		d.class(t, v)
 		d.pairs(t, depth, func(name string) bool {
 			return d.entry(v, reflect.ValueOf(name).Convert(v.Type().Key()), depth)
 		})
 	case v.Kind() == reflect.Map && t.kind == isMap:
-		v.Set(reflect.MakeMap(v.Type()))
-		d.share(t.object, v)
+		d.newMap(t, v)
 		for d.err == nil {
 			key := reflect.New(v.Type().Key()).Elem()
 			if !d.into(key, depth+1) || d.err != nil {
@@ -262,9 +256,17 @@ func (d *decoder) fields(t *token, v reflect.Value, depth int) {
 	}
 }
 
+// newMap sets v to a new map, and keeps that for references.
+func (d *decoder) newMap(t *token, v reflect.Value) {
+	if d.spend(int(room.Map(v.Type(), 0))) {
+		v.Set(reflect.MakeMap(v.Type()))
+		d.share(t.object, v)
+	}
+}
+
 // entry decodes a value of a map. It reports false at an end.
 func (d *decoder) entry(m, key reflect.Value, depth int) bool {
-	if !d.spend(2 * int(m.Type().Key().Size()+m.Type().Elem().Size()+16)) {
+	if !d.spend(int(room.Entry(m))) {
 		return true
 	}
 	if !key.Comparable() {
@@ -288,7 +290,7 @@ const ClassKey = "class"
 // class sets the name of the class in a map whose values may be strings.
 func (d *decoder) class(t *token, m reflect.Value) {
 	name := reflect.ValueOf(ClassKey).Convert(m.Type().Key())
-	if t.kind == isObject && m.Type().Elem().Kind() == reflect.Interface && m.Type().Elem().NumMethod() == 0 {
+	if t.kind == isObject && m.Type().Elem().Kind() == reflect.Interface && m.Type().Elem().NumMethod() == 0 && d.spend(int(room.Entry(m))+stringSize) {
 		m.SetMapIndex(name, reflect.ValueOf(d.classes[t.class].name))
 	}
 }
@@ -366,28 +368,28 @@ var naturalTypes = [...]reflect.Type{
 // anyMap decodes a map as map[string]any if all of its keys are strings, and otherwise as
 // map[any]any.
 func (d *decoder) anyMap(t *token, v reflect.Value, depth int) {
-	named, mixed := make(map[string]any), map[any]any(nil)
-	d.share(t.object, reflect.ValueOf(named))
+	if !d.spend(int(room.Map(reflect.TypeFor[map[string]any](), 0))) {
+		return
+	}
+	named := make(map[string]any)
+	into := reflect.ValueOf(named)
+	d.share(t.object, into)
+	var mixed map[any]any
 	for d.err == nil {
 		var key, value any
 		if !d.into(reflect.ValueOf(&key).Elem(), depth+1) || d.err != nil {
 			break
 		}
 		if name, ok := key.(string); ok && mixed == nil {
-			if !d.entry(reflect.ValueOf(named), reflect.ValueOf(name), depth) {
+			if !d.entry(into, reflect.ValueOf(name), depth) {
 				d.endOf(*t, 1)
 			}
 			continue
 		}
-		if !d.spend(entrySize) || mixed == nil && !d.spend(entrySize*len(named)) {
-			break
-		}
 		if mixed == nil {
-			mixed = make(map[any]any, len(named)+1)
-			for name, value := range named {
-				mixed[name] = value
+			if mixed = d.mixed(t, named); mixed == nil {
+				break
 			}
-			d.share(t.object, reflect.ValueOf(mixed))
 		}
 		if key != nil && !reflect.ValueOf(&key).Elem().Comparable() {
 			d.failf("the key of a map is a %T, which Go cannot compare", key)
@@ -396,11 +398,28 @@ func (d *decoder) anyMap(t *token, v reflect.Value, depth int) {
 		if !d.into(reflect.ValueOf(&value).Elem(), depth+1) {
 			d.endOf(*t, 1)
 		}
+		if !d.spend(int(room.Entry(reflect.ValueOf(mixed)))) {
+			break
+		}
 		mixed[key] = value
 	}
 	if mixed != nil {
 		v.Set(reflect.ValueOf(mixed))
 	} else {
-		v.Set(reflect.ValueOf(named))
+		v.Set(into)
 	}
+}
+
+// mixed returns a map with the entries of named that takes other keys too, and keeps that map for
+// references instead.
+func (d *decoder) mixed(t *token, named map[string]any) map[any]any {
+	if !d.spend(int(room.Map(reflect.TypeFor[map[any]any](), len(named)+1))) {
+		return nil
+	}
+	mixed := make(map[any]any, len(named)+1)
+	for name, value := range named {
+		mixed[name] = value
+	}
+	d.share(t.object, reflect.ValueOf(mixed))
+	return mixed
 }

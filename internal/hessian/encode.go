@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -20,14 +21,32 @@ import (
 //
 // It refuses values that would not arrive as they are.
 func (ts *Types) Append(b []byte, v any) ([]byte, error) {
-	if v != nil {
-		if err := checkType(reflect.TypeOf(v)); err != nil {
-			return b, err
-		}
+	if err := rules.CheckTarget(v); err != nil {
+		return b, fmt.Errorf("hessian: %w", err)
 	}
-	e := encoder{types: ts, b: b, start: len(b)}
+	e, ok := encoders.Get().(*encoder)
+	if !ok {
+		e = &encoder{known: make(map[pointer]int)}
+	}
+	e.types, e.b, e.start = ts, b, len(b)
 	err := e.value(reflect.ValueOf(v), 0)
-	return e.b, err
+	b = e.b
+	if len(e.known) <= maxKept && err == nil {
+		e.reset()
+		encoders.Put(e)
+	}
+	return b, err
+}
+
+var encoders sync.Pool // of *encoder
+
+// maxKept is how many objects a stream may have whose encoder is kept.
+const maxKept = 64
+
+func (e *encoder) reset() {
+	clear(e.known)
+	clear(e.classes)
+	*e = encoder{known: e.known, classes: e.classes[:0]}
 }
 
 // An encoder encodes one stream.
@@ -37,6 +56,7 @@ type encoder struct {
 	start   int // of the stream in b
 	classes []*shape
 	objects int
+	held    int             // how many interfaces are around the value
 	known   map[pointer]int // the numbers of objects and maps that were encoded
 }
 
@@ -63,15 +83,21 @@ func (e *encoder) value(v reflect.Value, depth int) error {
 			return nil
 		}
 		if v.Kind() == reflect.Interface {
-			if err := checkType(v.Elem().Type()); err != nil {
+			if err := checkHeld(v.Elem()); err != nil {
 				return err
 			}
 		}
-		v = v.Elem()
-		if v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
+		in := v.Elem()
+		if in.Kind() == reflect.Pointer || in.Kind() == reflect.Interface {
 			depth++ // a pointer may point to itself
 		}
-		return e.value(v, depth)
+		if v.Kind() == reflect.Pointer {
+			return e.value(in, depth)
+		}
+		e.held++
+		err := e.value(in, depth)
+		e.held--
+		return err
 	case reflect.Bool:
 		e.b = AppendBool(e.b, v.Bool())
 	case reflect.Int8, reflect.Int16, reflect.Int32:
@@ -104,15 +130,17 @@ func (e *encoder) value(v reflect.Value, depth int) error {
 // text appends a string. If its type stands for a Java class, that is an enum, and the empty string
 // is null.
 func (e *encoder) text(v reflect.Value) error {
-	s := e.types.of(v.Type())
-	switch {
-	case !utf8.ValidString(v.String()):
+	if t := v.Type(); t != stringType {
+		switch s := e.types.of(t); {
+		case s.class != "" && v.Len() == 0:
+			e.b = AppendNull(e.b)
+			return nil
+		case s.class != "":
+			e.begin(s, []string{"name"})
+		}
+	}
+	if !utf8.ValidString(v.String()) {
 		return errNotText
-	case s.class != "" && v.Len() == 0:
-		e.b = AppendNull(e.b)
-		return nil
-	case s.class != "":
-		e.begin(s, []string{"name"})
 	}
 	e.b = AppendText(e.b, v.String())
 	return nil
@@ -181,21 +209,119 @@ func (e *encoder) mapping(v reflect.Value, depth int) error {
 	}
 	e.objects++
 	e.b = append(e.b, untypedMap)
+	if v.Type() == reflect.TypeFor[map[string]any]() {
+		m, _ := reflect.TypeAssert[map[string]any](v)
+		if err := e.named(m, depth); err != nil {
+			return err
+		}
+	} else if err := e.entries(v, depth); err != nil {
+		return err
+	}
+	e.b = append(e.b, end)
+	return nil
+}
+
+// named appends the entries of a map of the most frequent type.
+func (e *encoder) named(m map[string]any, depth int) error {
+	names := make([]string, 0, len(m))
+	for name := range m {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	e.held++
+	defer func() { e.held-- }()
+	for _, name := range names {
+		if !utf8.ValidString(name) {
+			return errNotText
+		}
+		e.b = AppendText(e.b, name)
+		in := reflect.ValueOf(m[name])
+		if in.IsValid() {
+			if err := checkHeld(in); err != nil {
+				return err
+			}
+		}
+		nested := depth + 1
+		if in.Kind() == reflect.Pointer {
+			nested++ // it may point to an interface with this map
+		}
+		if err := e.value(in, nested); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// entries appends the entries of a map.
+func (e *encoder) entries(v reflect.Value, depth int) error {
 	keys := v.MapKeys()
 	slices.SortFunc(keys, compare)
-	for _, key := range keys {
-		if key.CanFloat() && key.Float() != key.Float() {
-			return errNaNKey
+	encoded, err := e.distinct(keys)
+	if err != nil {
+		return err
+	}
+	for i, key := range keys {
+		if err := e.checkKey(key); err != nil {
+			return err
 		}
-		if err := e.value(key, depth+1); err != nil {
+		if encoded != nil && encoded[i] != "" {
+			e.b = append(e.b, encoded[i]...)
+		} else if err := e.value(key, depth+1); err != nil {
 			return err
 		}
 		if err := e.value(v.MapIndex(key), depth+1); err != nil {
 			return err
 		}
 	}
-	e.b = append(e.b, end)
 	return nil
+}
+
+// checkKey returns why a key of a map would be lost. Within an interface, a struct is decoded as a
+// map and an array as a list, neither of which is a key.
+func (e *encoder) checkKey(key reflect.Value) error {
+	if key.Type() == stringType {
+		return nil
+	}
+	if !key.Equal(key) { //nolint:gocritic // dupArg: NaN does not equal itself
+		return errNaNKey
+	}
+	held := e.held > 0 || key.Kind() == reflect.Interface
+	for key.Kind() == reflect.Interface || key.Kind() == reflect.Pointer {
+		if key.IsNil() {
+			return nil
+		}
+		key = key.Elem()
+	}
+	t := key.Type()
+	if held && t != timeType && (t.Kind() > reflect.Complex128 && t.Kind() != reflect.String || e.types.of(t).class != "") {
+		return fmt.Errorf("hessian: a %v is no key in Hessian, if the map or the key is in an interface", t)
+	}
+	return nil
+}
+
+// distinct returns an error if two keys of a map would arrive as one: two times in one
+// millisecond, structs that differ in what is left out, or numbers of several types in interfaces.
+// It returns the encodings of such keys. The encoding of a key with objects depends on what is
+// before it in the stream, so "" is returned for it.
+func (e *encoder) distinct(keys []reflect.Value) ([]string, error) {
+	if len(keys) < 2 || keys[0].Kind() != reflect.Struct && keys[0].Kind() != reflect.Interface {
+		return nil, nil
+	}
+	encoded, known := make([]string, len(keys)), make(map[string]bool, len(keys))
+	for i, key := range keys {
+		alone := encoder{types: e.types}
+		if err := alone.value(key, 0); err != nil {
+			return nil, err
+		}
+		text := string(alone.b)
+		if known[text] {
+			return nil, fmt.Errorf("hessian: two keys of type %v are encoded as the same bytes, so that one of them would be lost", key.Type())
+		}
+		if known[text] = true; alone.objects == 0 {
+			encoded[i] = text
+		}
+	}
+	return encoded, nil
 }
 
 // compare orders the keys of a map.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/yodel-rpc/yodel/internal/room"
 )
 
 // A Reader reads the values of a stream. After an error, all of its methods return that error.
@@ -24,9 +26,9 @@ type Reader struct {
 
 	bytes    []byte
 	at       int
-	seen     int // all before it was read once: the tables have what is defined there
-	room     int // the memory that may still be allocated, less what reading bytes again costs
-	reserved int // bytes that Reserve has counted and spend has not given out
+	seen     int       // all before it was read once: the tables have what is defined there
+	room     room.Room // less what reading bytes again costs
+	reserved int       // bytes that Reserve has counted and spend has not given out
 	err      error
 
 	classes []class
@@ -56,12 +58,8 @@ type class struct {
 
 // NewReader returns a Reader for a stream. It does not change b.
 func NewReader(b []byte) *Reader {
-	return &Reader{bytes: b, room: roomOf(len(b)), reserved: firstReserved}
+	return &Reader{bytes: b, room: room.For(len(b)), reserved: firstReserved}
 }
-
-// roomOf returns how much memory reading a message of n bytes may take. A message of more than
-// 1 MiB gets less for each byte: see docs/decisions/0068.
-func roomOf(n int) int { return min(256<<10+64*n, max(64<<20, 16*n)) }
 
 const (
 	// firstReserved is how many bytes a Reader may allocate without a reservation, so that small
@@ -92,8 +90,10 @@ func (r *Reader) spend(n int) bool {
 
 // charge takes n bytes of the room. It reports false if there is no room left.
 func (r *Reader) charge(n int) bool {
-	if r.room -= n; r.room < 0 {
+	if room.Room(n) > r.room {
 		r.set(errRoom)
+	} else {
+		r.room -= room.Room(n)
 	}
 	return r.err == nil
 }
@@ -369,7 +369,7 @@ func (r *Reader) number(t *token) {
 		r.skimmed.objects++
 		return
 	case t.at >= r.seen:
-		if t.object = len(r.objects); r.spend(8) {
+		if t.object = len(r.objects); r.spend(2 * 8) {
 			r.objects = append(r.objects, t.at)
 		}
 		return
@@ -506,6 +506,13 @@ func (r *Reader) text(c byte) string {
 			n = int(r.big(0, 2))
 		default:
 			r.failf("a string was expected, not the byte %#02x", c)
+		}
+		if final && len(b) == 0 && n > 0 && r.ascii(n) == n {
+			part := r.take(n)
+			if r.Skims {
+				return ""
+			}
+			return string(part)
 		}
 		if b = r.units(b, n); final {
 			break

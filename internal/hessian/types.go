@@ -30,11 +30,12 @@ var rules = nesting.Rules{
 		_, tagged := f.Tag.Lookup("hessian")
 		return f.Tag.Get("hessian") == "-" || !f.IsExported() && (tagged || !f.Anonymous || f.Type.Kind() != reflect.Struct)
 	},
-	Struct: checkFields,
-	Strict: true,
-	Whole:  []reflect.Type{timeType},
-	Kinds:  []reflect.Kind{reflect.Complex64, reflect.Complex128, reflect.Uintptr},
-	Tag:    "hessian",
+	Struct:    checkFields,
+	Strict:    true,
+	Whole:     []reflect.Type{timeType},
+	Kinds:     []reflect.Kind{reflect.Complex64, reflect.Complex128, reflect.Uintptr},
+	Tag:       "hessian",
+	PlainKeys: true,
 	Key: func(t reflect.Type) error {
 		if k := t.Kind(); k == reflect.Pointer || k == reflect.Array {
 			return fmt.Errorf("a %v is no key in Hessian", t)
@@ -48,6 +49,18 @@ func (*Types) CheckType(t reflect.Type) error { return checkType(t) }
 
 func checkType(t reflect.Type) error {
 	if err := rules.CheckType(t); err != nil {
+		return fmt.Errorf("hessian: %w", err)
+	}
+	return nil
+}
+
+// checkHeld is checkType for what an interface holds.
+func checkHeld(v reflect.Value) error {
+	switch t := v.Type(); {
+	case t == stringType, t.Kind() <= reflect.Float64 && t.Kind() != reflect.Uintptr && t.PkgPath() == "":
+		return nil // of a predeclared type
+	}
+	if err := rules.CheckTarget(v.Interface()); err != nil {
 		return fmt.Errorf("hessian: %w", err)
 	}
 	return nil
@@ -78,6 +91,7 @@ type field struct {
 var (
 	classedType = reflect.TypeFor[Classed]()
 	timeType    = reflect.TypeFor[time.Time]()
+	stringType  = reflect.TypeFor[string]()
 )
 
 // of returns the shape of a type that is not a pointer.

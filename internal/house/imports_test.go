@@ -53,13 +53,17 @@ var families = []string{"accept", "codec", "compress", "middleware", "protocol",
 // These packages of internal may be imported by what the plug-ins of a family share, because they
 // know nothing of calls: package registry and the internal folders of the families. A plug-in may
 // not import them.
-var forFamilies = []string{"internal/isolate"}
+var forFamilies = []string{"internal/isolate", "internal/nearest"}
 
 // These packages of internal may be imported by any plug-in. Each reads an encoding that plug-ins
 // of several families read, or is for all codecs: internal/nesting and internal/carries refuse
-// values that would exhaust the stack or not arrive as they were sent, and internal/panics carries
-// panics of a message's own code. Internal/grpcstatus reads errors.
-var forPlugins = []string{"internal/carries", "internal/gobwire", "internal/grpcstatus", "internal/hessian", "internal/nesting", "internal/panics", "internal/schema", "internal/thriftwire"}
+// values that would exhaust the stack or not arrive as they were sent, internal/room bounds the
+// memory of decoding, internal/memory counts memory, and internal/panics carries panics of a
+// message's own code. Internal/defaults bounds options. Internal/halt lets middleware cancel calls
+// without a channel. Internal/grpcstatus, internal/badrequest and internal/protowire read errors.
+// Internal/unread carries the records that registries cannot read. Internal/h2 serves the
+// connections of protocol/http, which share a Watch of internal/inline.
+var forPlugins = []string{"internal/badrequest", "internal/carries", "internal/defaults", "internal/gobwire", "internal/grpcstatus", "internal/h2", "internal/halt", "internal/hessian", "internal/inline", "internal/memory", "internal/nesting", "internal/panics", "internal/protowire", "internal/room", "internal/schema", "internal/thriftwire", "internal/unread"}
 
 // These packages of internal may be imported by the parts of this repository that read what people
 // write: the command and the compounds.

@@ -26,7 +26,7 @@ var (
 // markedPackages check the promises of loss, double execution and order.
 var markedPackages = []string{
 	".", "conformance/everywhere", "conformance/failmodes", "conformance/fleet", "conformance/governed", "conformance/grpc", "conformance/keys",
-	"conformance/rolling", "conformance/rpcx", "conformance/thrift", "internal/keyed", "internal/mux", "internal/torture", "middleware/hedge", "middleware/once", "middleware/redis", "middleware/retry",
+	"conformance/rolling", "conformance/rpcx", "conformance/thrift", "internal/mux", "internal/ordered", "internal/torture", "middleware/hedge", "middleware/once", "middleware/redis", "middleware/retry",
 	"protocol/http", "recommended", "restart", "rules",
 }
 

@@ -21,3 +21,7 @@ func TypeOf(v any) uintptr { return (*words)(unsafe.Pointer(&v)).typ } //nolint:
 
 // IsNil reports whether v is nil, or holds a nil pointer, map, channel or function.
 func IsNil(v any) bool { return (*words)(unsafe.Pointer(&v)).data == nil } //nolint:gosec // it is only read
+
+// Data returns the second word of v: where its value is, or the value itself if that is a pointer,
+// a map, a channel, a function, or a struct or an array of one of them.
+func Data(v any) unsafe.Pointer { return (*words)(unsafe.Pointer(&v)).data } //nolint:gosec // it is only read

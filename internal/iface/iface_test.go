@@ -4,6 +4,7 @@ package iface_test
 
 import (
 	"testing"
+	"unsafe"
 
 	"github.com/yodel-rpc/yodel/internal/iface"
 )
@@ -32,5 +33,19 @@ func TestTypeOf(t *testing.T) {
 	}
 	if iface.TypeOf(nil) != 0 {
 		t.Error("nil has a type")
+	}
+}
+
+func TestData(t *testing.T) {
+	n := 7
+	if got := iface.Data(&n); got != unsafe.Pointer(&n) {
+		t.Errorf("a pointer is at %p, want %p", got, &n)
+	}
+	if got := *(*string)(iface.Data("text")); got != "text" {
+		t.Errorf("a string is read as %q", got)
+	}
+	m := iface.Data(map[string]int{"a": 1})
+	if got := *(*map[string]int)(unsafe.Pointer(&m)); got["a"] != 1 {
+		t.Errorf("a map is read as %v", got)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // checkFields returns why encoding/json would leave out a field of a struct. Of several fields with
@@ -30,7 +31,7 @@ func fieldsOf(t reflect.Type, within []reflect.Type) (fields map[string]string, 
 		if leftOut(&f) {
 			continue
 		}
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		name := nameOf(&f)
 		added := map[string]string{name: f.Name}
 		switch in := embedded(&f); {
 		case name != "":
@@ -38,6 +39,8 @@ func fieldsOf(t reflect.Type, within []reflect.Type) (fields map[string]string, 
 			added = map[string]string{f.Name: f.Name}
 		case encodesItself(in):
 			return nil, fmt.Errorf("it embeds %v, whose methods encoding/json does not call here: give the field a name with the tag json", in)
+		case f.Type.Kind() == reflect.Pointer && !alwaysWritten(in):
+			return nil, fmt.Errorf("it embeds the pointer %v, which would arrive as nil if all fields are empty: give the field a name with the tag json", f.Type)
 		default:
 			if added, err = fieldsOf(in, within); err != nil {
 				return nil, err
@@ -55,6 +58,34 @@ func fieldsOf(t reflect.Type, within []reflect.Type) (fields map[string]string, 
 		}
 	}
 	return fields, nil
+}
+
+// nameOf returns the name of a field in its tag. Encoding/json takes a name with other characters
+// for none.
+func nameOf(f *reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	for _, c := range name {
+		if !strings.ContainsRune("!#$%&()*+-./:;<=>?@[]^_{|}~ ", c) && !unicode.IsLetter(c) && !unicode.IsDigit(c) {
+			return ""
+		}
+	}
+	return name
+}
+
+// alwaysWritten reports whether each value of a struct has a field in its encoding.
+func alwaysWritten(t reflect.Type) bool {
+	for f := range t.Fields() {
+		_, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		in := embedded(&f)
+		switch {
+		case leftOut(&f), strings.Contains(options, "omitempty"), strings.Contains(options, "omitzero"):
+		case in == nil || nameOf(&f) != "":
+			return true
+		case f.Type.Kind() == reflect.Struct && alwaysWritten(in):
+			return true
+		}
+	}
+	return false
 }
 
 // embedded returns the struct that a field embeds, or nil.

@@ -7,12 +7,16 @@ package jsoncodec
 
 import (
 	"bytes"
+	"cmp"
 	"encoding"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"sync"
+	"time"
 	"unicode/utf8"
+	"unsafe"
 
 	"github.com/yodel-rpc/yodel/internal/carries"
 	"github.com/yodel-rpc/yodel/internal/nesting"
@@ -39,6 +43,10 @@ func New() *Codec {
 		Kinds:    []reflect.Kind{reflect.Complex64, reflect.Complex128},
 		Tag:      "json",
 		Key:      checkKey,
+		KeyBytes: textOf,
+		Values: map[reflect.Type]func(v unsafe.Pointer) error{
+			reflect.TypeFor[json.Number](): checkNumber, reflect.TypeFor[time.Time](): checkTime,
+		},
 	}}
 }
 
@@ -65,7 +73,8 @@ func (c *Codec) CheckType(t reflect.Type) error {
 // Append appends the encoding of v to dst. It refuses values that are nested too deep, and those
 // that would not arrive as they are.
 func (c *Codec) Append(dst []byte, v any) ([]byte, error) {
-	if err := c.nested.Check(v); err != nil {
+	in, own, err := c.nested.Inspect(v)
+	if err != nil {
 		return dst, fmt.Errorf("json: %w", err)
 	}
 	e, ok := c.encoders.Get().(*encoder)
@@ -74,18 +83,49 @@ func (c *Codec) Append(dst []byte, v any) ([]byte, error) {
 		e.Encoder = json.NewEncoder(e)
 	}
 	e.dst = dst
-	if err := e.Encode(c.nested.Addressable(v)); err != nil {
+	if err := e.Encode(in); err != nil {
 		return dst, err // the encoder may be in an unusable state: drop it
 	}
 	b := e.dst[:len(e.dst)-1] // without the newline at the end
 	e.dst = nil
 	c.encoders.Put(e)
-	if bytes.Contains(b[len(dst):], replaced) {
-		if at := c.nested.Text(v, func(text string) bool { return !utf8.ValidString(text) }); at != "" {
-			return dst, fmt.Errorf("json: %s is not UTF-8, which JSON cannot carry: use []byte", at)
+	wrong := own && !utf8.Valid(b[len(dst):])
+	if wrong || bytes.Contains(b[len(dst):], replaced) {
+		at := c.nested.Text(v, func(text string) bool { return !utf8.ValidString(text) })
+		if at != "" || wrong {
+			return dst, fmt.Errorf("json: %s is not UTF-8, which JSON cannot carry: use []byte", cmp.Or(at, fmt.Sprintf("%T", v)))
 		}
 	}
 	return b, nil
+}
+
+// textOf returns the text of a key.
+func textOf(key reflect.Value) ([]byte, error) {
+	m, ok := reflect.TypeAssert[encoding.TextMarshaler](key)
+	if !ok || key.Kind() == reflect.String { // the latter is its own text
+		return fmt.Append(nil, key), nil
+	}
+	return m.MarshalText()
+}
+
+// checkNumber returns why encoding/json would write another number.
+func checkNumber(v unsafe.Pointer) error {
+	if *(*json.Number)(v) == "" {
+		return errors.New("an empty json.Number would arrive as 0")
+	}
+	return nil
+}
+
+// checkTime returns why encoding/json would write another time.
+func checkTime(v unsafe.Pointer) error {
+	t := (*time.Time)(v)
+	if t.Location() == time.UTC {
+		return nil
+	}
+	if _, offset := t.Zone(); offset%60 != 0 {
+		return fmt.Errorf("the offset of a time is %v, and JSON has no seconds in it: use Time.UTC", time.Duration(offset)*time.Second)
+	}
+	return nil
 }
 
 // replaced is what encoding/json writes in place of bytes that are not UTF-8.

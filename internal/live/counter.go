@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/stats"
 )
@@ -17,8 +18,10 @@ import (
 const (
 	firstBucket = 35  // up to 1023 ns
 	buckets     = 121 // up to 18 minutes
-	// values is how many numbers a step of a series has: the buckets, and the codes from 1 on.
-	values = buckets + stats.Codes - 1
+	// unmeasured is the index of the calls that are in no bucket, after the codes from 1 on.
+	unmeasured = buckets + stats.Codes - 1
+	// values is how many numbers a step of a series has.
+	values = unmeasured + 1
 )
 
 func bucketOf(took time.Duration) int {
@@ -40,15 +43,23 @@ type counts struct {
 	values  [values]atomic.Uint32
 }
 
-// End counts a call that has ended. Took is mux.Untimed if the call was not timed, and code is 0 if
-// it succeeded. An untimed call counts in the bucket of the next timed one.
+// End counts a call that has ended. Took is mux.Untimed if the call was not timed, and
+// stats.Unmeasured if its duration is not a latency. Code is 0 if the call succeeded. An untimed
+// call counts in the bucket of the next timed one.
 func (c *counts) End(took time.Duration, code int) {
 	if took == mux.Untimed && code == 0 {
 		c.untimed.Add(1)
 		return
 	}
+	if code >= stats.Codes { // it has no name
+		code = int(catalogue.Unknown)
+	}
 	if code != 0 {
-		c.values[buckets-1+min(code, stats.Codes-1)].Add(1)
+		c.values[buckets-1+code].Add(1)
+	}
+	if !stats.IsLatency(took, code) {
+		c.values[unmeasured].Add(1)
+		return
 	}
 	bucket := c.last.Load()
 	if took != mux.Untimed {
@@ -98,6 +109,11 @@ func (c *counts) readLocked(to *Step, take bool) (some bool) {
 
 // Calls returns how many calls have ended.
 func (s *Step) Calls() (n uint64) {
+	return s.measured() + s[unmeasured]
+}
+
+// measured returns how many calls are in the buckets.
+func (s *Step) measured() (n uint64) {
 	for _, calls := range s[:buckets] {
 		n += calls
 	}
@@ -107,10 +123,10 @@ func (s *Step) Calls() (n uint64) {
 // Failed returns how many calls have ended with a code, which is not 0 and less than stats.Codes.
 func (s *Step) Failed(code int) uint64 { return s[buckets-1+code] }
 
-// Quantile returns the end of the bucket that contains the share q of the calls, or 0 if there were
-// no calls.
+// Quantile returns the end of the bucket that contains the share q of the measured calls, or 0 if
+// there were none.
 func (s *Step) Quantile(q float64) time.Duration {
-	total, seen := s.Calls(), uint64(0)
+	total, seen := s.measured(), uint64(0)
 	for i, calls := range s[:buckets] {
 		if seen += calls; seen > 0 && float64(seen) >= q*float64(total) {
 			return bucketEnd(i)

@@ -193,9 +193,12 @@ func (r *Recorder) Run(stop <-chan struct{}) {
 	defer timer.Stop()
 	for {
 		select {
-		case now := <-timer.C:
+		case <-timer.C:
+			// The wall clock may be short of the second. The same reading decides about the next
+			// tick, so that none is left out.
+			now := time.Now()
 			r.Tick(now)
-			timer.Reset(untilNext(time.Now()))
+			timer.Reset(untilNext(now))
 		case <-stop:
 			return
 		}

@@ -5,6 +5,8 @@ package metadata
 import (
 	"bytes"
 	"sync/atomic"
+
+	"github.com/yodel-rpc/yodel/internal/memory"
 )
 
 // A Cache remembers the metadata that the calls of a client, or of a served connection, have in
@@ -12,7 +14,7 @@ import (
 // takes a tenth of the time of a short call. The zero value is ready to use. A Cache may be used
 // concurrently.
 type Cache struct {
-	last   atomic.Pointer[Repeated] // nil until metadata repeats
+	last   atomic.Pointer[repeated] // nil until metadata repeats
 	unlike atomic.Uint32            // calls whose metadata differs
 }
 
@@ -24,9 +26,9 @@ const (
 	misses      = 16
 )
 
-// A Repeated is metadata that many calls have in common. It never changes, so all processors can
+// A repeated is metadata that many calls have in common. It never changes, so all processors can
 // keep it in their caches.
-type Repeated struct {
+type repeated struct {
 	raw   []byte // encoded
 	pairs []pair
 }
@@ -34,7 +36,7 @@ type Repeated struct {
 type pair struct{ key, value string }
 
 // Find returns the remembered metadata if its encoding is b, and nil otherwise.
-func (c *Cache) Find(b []byte) *Repeated {
+func (c *Cache) Find(b []byte) *repeated {
 	if r := c.last.Load(); r != nil && bytes.Equal(b, r.raw) {
 		return r
 	}
@@ -46,7 +48,7 @@ func (c *Cache) Missed(b []byte, md map[string]string) {
 	if len(b) > maxRepeated || c.unlike.Add(1)%misses != 1 {
 		return
 	}
-	r := &Repeated{raw: bytes.Clone(b)}
+	r := &repeated{raw: bytes.Clone(b)}
 	for key, value := range md {
 		r.pairs = append(r.pairs, pair{key, value})
 	}
@@ -66,7 +68,7 @@ func (c *Cache) Encode(dst []byte, md map[string]string) (encoded, memory []byte
 
 // Is reports whether md is equal to r. It looks up each key in md, which takes a quarter of the
 // time of an iteration over md.
-func (r *Repeated) Is(md map[string]string) bool {
+func (r *repeated) Is(md map[string]string) bool {
 	for i := range r.pairs {
 		if value, ok := md[r.pairs[i].key]; !ok || value != r.pairs[i].value {
 			return false
@@ -76,10 +78,45 @@ func (r *Repeated) Is(md map[string]string) bool {
 }
 
 // Decode returns r as a new map.
-func (r *Repeated) Decode() map[string]string {
+func (r *repeated) Decode() map[string]string {
 	md := make(map[string]string, len(r.pairs))
 	for _, p := range r.pairs {
 		md[p.key] = p.value
 	}
 	return md
+}
+
+// A Kept is the map that a reused call has had when its metadata repeated. The call gets it again
+// if its metadata is the same, and its user has not changed the map.
+type Kept struct {
+	md map[string]string
+	of *repeated // nil for none
+}
+
+// uncounted is the size of metadata, in bytes, up to which it is part of the fixed cost of a
+// request.
+const uncounted = 256
+
+// Read returns the map of metadata that a peer has sent, from c if it is remembered there. It
+// counts the memory of larger metadata in a, and returns how many bytes it has counted. If a has no
+// room, Read returns memory.ErrFull.
+func (k *Kept) Read(b []byte, c *Cache, l Limits, a interface{ Take(n int) bool }) (md map[string]string, counted int, err error) {
+	if len(b) == 0 {
+		return nil, 0, nil
+	}
+	if r := c.Find(b); r != nil {
+		if k.of != r || !r.Is(k.md) {
+			k.md, k.of = r.Decode(), r
+		}
+		return k.md, 0, nil
+	}
+	if len(b) > uncounted {
+		if counted = l.Cost(b); !a.Take(counted) {
+			return nil, 0, memory.ErrFull
+		}
+	}
+	if md, err = l.Parse(b); err == nil {
+		c.Missed(b, md)
+	}
+	return md, counted, err
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -54,7 +55,15 @@ func (l Limits) Parse(b []byte) (map[string]string, error) {
 		return nil, err
 	}
 	md := make(map[string]string, n)
-	err = wire.EachPair(b, func(key, value []byte) { md[string(key)] = string(value) })
+	var all strings.Builder // the keys and values, in one allocation
+	all.Grow(len(b))
+	err = wire.EachPair(b, func(key, value []byte) {
+		from := all.Len()
+		all.Write(key)
+		to := all.Len()
+		all.Write(value)
+		md[all.String()[from:to]] = all.String()[to:]
+	})
 	return md, err
 }
 

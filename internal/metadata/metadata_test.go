@@ -3,11 +3,13 @@
 package metadata_test
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
 	"testing"
 
+	"github.com/yodel-rpc/yodel/internal/memory"
 	"github.com/yodel-rpc/yodel/internal/metadata"
 )
 
@@ -101,5 +103,72 @@ func TestRepeatedMetadataAllocatesNothing(t *testing.T) {
 		_ = c.Find(b)
 	}); n > 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestParseAllocatesAsMuchForOnePairAsForSeveral(t *testing.T) {
+	limits := metadata.Limits{Pairs: 10, Bytes: 1000}
+	one, six := map[string]string{"key": "value"}, make(map[string]string)
+	for _, key := range []string{"a", "b", "c", "d", "e", "f"} {
+		six[key] = strings.Repeat(key, 20)
+	}
+	allocs := func(md map[string]string) float64 {
+		b := metadata.Append(nil, md)
+		return testing.AllocsPerRun(100, func() {
+			if _, err := limits.Parse(b); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	if a, b := allocs(one), allocs(six); a != b {
+		t.Errorf("one pair takes %v allocations, six take %v", a, b)
+	}
+}
+
+// account has room for some bytes.
+type account int
+
+func (a *account) Take(n int) bool {
+	*a -= account(n)
+	return *a >= 0
+}
+
+func TestAReusedCallKeepsItsMap(t *testing.T) {
+	var c metadata.Cache
+	var k metadata.Kept
+	b := metadata.Append(nil, some)
+	read := func() map[string]string {
+		md, counted, err := k.Read(b, &c, limits, nil)
+		if err != nil || counted != 0 || !maps.Equal(md, some) {
+			t.Fatalf("got %v, %d bytes, %v", md, counted, err)
+		}
+		return md
+	}
+	read() // is remembered
+	first := read()
+	if n := testing.AllocsPerRun(100, func() { _, _, _ = k.Read(b, &c, limits, nil) }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+	first["token"] = "changed"
+	if read(); first["token"] != "changed" {
+		t.Error("a map that its user had changed was used again")
+	}
+	if md, n, err := k.Read(nil, &c, limits, nil); md != nil || n != 0 || err != nil {
+		t.Errorf("no metadata: got %v, %d, %v", md, n, err)
+	}
+}
+
+func TestLargeMetadataIsCounted(t *testing.T) {
+	var c metadata.Cache
+	var k metadata.Kept
+	limits := metadata.Limits{Bytes: 1000, Pairs: 10}
+	b := metadata.Append(nil, map[string]string{"a": strings.Repeat("x", 300)})
+	room, none := account(1000), account(0)
+	if md, n, err := k.Read(b, &c, limits, &room); len(md) != 1 || n != limits.Cost(b) || room != account(1000-n) || err != nil {
+		t.Errorf("got %v, %d bytes, %v", md, n, err)
+	}
+	other := metadata.Append(nil, map[string]string{"b": strings.Repeat("x", 300)})
+	if md, n, err := k.Read(other, &c, limits, &none); md != nil || n != 0 || !errors.Is(err, memory.ErrFull) {
+		t.Errorf("without room: got %v, %d bytes, %v", md, n, err)
 	}
 }

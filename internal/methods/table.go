@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package methods has the tables of what a client knows about the methods that it calls. Their
-// memory is bounded, because a gateway calls methods whose names strangers have chosen.
+// Package methods has what a client knows about the methods that it calls: the codecs with which it
+// calls them, what servers say of them, and the counters of their calls. Its memory is bounded,
+// because a gateway calls methods whose names strangers have chosen.
 package methods
 
 import (

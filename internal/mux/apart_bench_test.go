@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/await"
+	"github.com/yodel-rpc/yodel/internal/inline"
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
@@ -40,7 +41,7 @@ func serveBench(with string) {
 		panic(err)
 	}
 	fmt.Println(l.Addr())
-	cfg := &mux.Config{Limits: defaultLimits(), Pool: mux.NewPool(), Watch: mux.NewWatch()}
+	cfg := &mux.Config{Limits: defaultLimits(), Pool: mux.NewPool(), Watch: inline.NewWatch()}
 	s := &setup{serves: map[string]*handler{"echo": {inline: true, serve: answerEcho}}}
 	cfg.Bind = s.bind(s.serves)
 	if with == "parked" {

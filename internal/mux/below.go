@@ -15,9 +15,9 @@ import (
 // that code panics, the panic becomes an error of the connection. If that code ends its goroutine,
 // another goroutine ends the connection.
 
-// broken returns the error of code of the underlying connection that panicked with value, or that
-// ended its goroutine if value is nil.
-func broken(value any) error {
+// brokenBelow returns the error of code of the underlying connection that panicked with value, or
+// that ended its goroutine if value is nil.
+func brokenBelow(value any) error {
 	if value == nil {
 		return errors.New("the connection's own code ended its goroutine")
 	}
@@ -31,7 +31,7 @@ func (re *reading) readBelow(b []byte) (n int, err error) {
 }
 
 func (re *reading) brokenRead(value any) error {
-	err := broken(value)
+	err := brokenBelow(value)
 	if value == nil {
 		go func() { // it takes the place of the reader
 			re.c.lifetime.end(&IOError{Op: Read, Err: err})
@@ -51,7 +51,7 @@ func (w *writing) writeBelow(b []byte) (n int, err error) {
 }
 
 func (w *writing) brokenWrite(value any) error {
-	err := broken(value)
+	err := brokenBelow(value)
 	if value == nil {
 		go w.c.lifetime.end(&IOError{Op: Write, Err: err})
 	}
@@ -61,10 +61,10 @@ func (w *writing) brokenWrite(value any) error {
 // callBelow calls f, which calls methods of the underlying connection, and returns its error.
 // Unless the connection is a socket, f runs on its own goroutine.
 func (c *Conn) callBelow(f func() error) error {
-	if c.socket != nil {
+	if c.socket.Exists() {
 		return f()
 	}
-	return isolate.Call(f, broken)
+	return isolate.Call(f, brokenBelow)
 }
 
 // closeBelow closes the underlying connection.

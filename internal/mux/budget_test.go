@@ -17,13 +17,14 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/shares"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
 // newBudget returns a budget, and fails the test whenever more than it is granted.
-func newBudget(t testing.TB, open, bytes int) *mux.Budget {
+func newBudget(t testing.TB, open, bytes int) *shares.Budget {
 	t.Helper()
-	b := mux.NewBudget(open, bytes)
+	b := shares.New(open, bytes)
 	b.Watch(func(granted int) {
 		if granted < 0 || granted > open {
 			t.Errorf("%d of %d requests are granted", granted, open)
@@ -33,7 +34,7 @@ func newBudget(t testing.TB, open, bytes int) *mux.Budget {
 }
 
 // budgeted is a setup whose server has a budget. "other" runs until release is closed.
-func budgeted(b *mux.Budget, release chan struct{}) *setup {
+func budgeted(b *shares.Budget, release chan struct{}) *setup {
 	return &setup{server: mux.Config{Budget: b}, serves: map[string]*handler{
 		"echo":  {serve: answerEcho},
 		"third": {inline: true, serve: answerEcho},
@@ -52,7 +53,7 @@ func raise(most *atomic.Int64, n int64) {
 
 // join connects a client over TCP or in memory, as a server would, and returns when the client has
 // heard of its limit.
-func (s *setup) join(t testing.TB, b *mux.Budget, client, server net.Conn) (c, srv *mux.Conn) {
+func (s *setup) join(t testing.TB, b *shares.Budget, client, server net.Conn) (c, srv *mux.Conn) {
 	t.Helper()
 	greeted := make(chan struct{})
 	b.Reserve()
@@ -69,13 +70,13 @@ func (s *setup) join(t testing.TB, b *mux.Budget, client, server net.Conn) (c, s
 	return c, srv
 }
 
-func (s *setup) joinTCP(t testing.TB, b *mux.Budget) (c, srv *mux.Conn) {
+func (s *setup) joinTCP(t testing.TB, b *shares.Budget) (c, srv *mux.Conn) {
 	t.Helper()
 	client, server := tcpPair(t)
 	return s.join(t, b, client, server)
 }
 
-func (s *setup) joinInMemory(t testing.TB, b *mux.Budget) (c, srv *mux.Conn) {
+func (s *setup) joinInMemory(t testing.TB, b *shares.Budget) (c, srv *mux.Conn) {
 	t.Helper()
 	client, server := memoryPair(0)
 	return s.join(t, b, client, server)

@@ -10,6 +10,11 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
+	"github.com/yodel-rpc/yodel/internal/deadlines"
+	"github.com/yodel-rpc/yodel/internal/keyqueue"
+	"github.com/yodel-rpc/yodel/internal/memory"
+	"github.com/yodel-rpc/yodel/internal/parts"
+	"github.com/yodel-rpc/yodel/internal/sparse"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -21,22 +26,32 @@ import (
 type callsIn struct {
 	c *Conn
 	*lazyCallsIn
-	refusing atomic.Bool           // this side accepts no more requests, but the connection remains open
-	in       sparseTable[*Request] // by slot
+	refusing atomic.Bool          // this side accepts no more requests, but the connection remains open
+	in       sparse.Table[inSlot] // by slot
 	inOpen   int
 	inBytes  int
-	targets  sparseTable[bound] // by method number; only the reader uses it
-	received atomic.Uint64      // requests ever received
+	targets  sparse.Table[bound] // by method number; only the reader uses it
+	received atomic.Uint64       // requests ever received
 
-	stash int          // bytes of memory that are kept for the next requests
+	stash memory.Stash
 	stuck atomic.Int64 // bytes of replies that wait for space in out; changed with mu held
+}
+
+// An inSlot is a slot of the peer's calls.
+type inSlot struct {
+	r *Request // nil while the slot is free
+	// The deadline of r until the context of r is canceled because of it; 0 for none. The search
+	// for passed deadlines looks at many slots, and at a request only if its deadline has passed.
+	deadline int64
 }
 
 // lazyCallsIn is the part of callsIn that is allocated on first use.
 type lazyCallsIn struct {
-	oneWay      map[*Request]struct{} // requests of the peer that have no slot
-	oneWayBytes int                   // the part of inBytes that belongs to the requests in oneWay
-	orphans     int                   // how many requests of inOpen the pool has adopted
+	oneWay      map[*Request]int64 // requests of the peer that have no slot, and inSlot.deadline
+	oneWayBytes int                // the part of inBytes that belongs to the requests in oneWay
+	oneWayBy    int64              // no deadline of oneWay passes earlier; 0 for none
+	deadlines   deadlines.Index    // of callsIn.in
+	orphans     int                // how many requests of inOpen the pool has adopted
 	// How many requests of inOpen serve calls of this side. They are not part of the window.
 	inNested    int
 	inNestBytes int
@@ -50,21 +65,16 @@ type lazyCallsIn struct {
 	// The number of the ping whose pong says that the peer obeys a lower limit, see quota.go. It is
 	// 0 if no such ping is on its way.
 	lowering    uint64
-	limitsAsked bool       // a ping was sent to find out whether the peer has read its limits
-	order       keyedOrder // see order.go
-	replies     replies    // see replies.go
+	limitsAsked bool                      // a ping was sent to find out whether the peer has read its limits
+	order       keyqueue.Queues[*Request] // see order.go
+	replies     replies                   // see replies.go
 }
 
 // noCallsIn is shared by all connections without a lazyCallsIn. Nothing changes it.
 var noCallsIn = new(lazyCallsIn)
 
 // lazyLocked returns the lazy part for writing to it.
-func (ci *callsIn) lazyLocked() *lazyCallsIn {
-	if ci.lazyCallsIn == noCallsIn {
-		ci.lazyCallsIn = new(lazyCallsIn)
-	}
-	return ci.lazyCallsIn
-}
+func (ci *callsIn) lazyLocked() *lazyCallsIn { return ownPart(&ci.lazyCallsIn, noCallsIn) }
 
 // enterTableLocked enters r in the table, so that a Cancel frame finds it by its id.
 func (ci *callsIn) enterTableLocked(r *Request) {
@@ -74,13 +84,13 @@ func (ci *callsIn) enterTableLocked(r *Request) {
 	r.stray = !r.alone() && ci.findSlotLocked(r.id) != nil
 	if r.alone() || r.stray {
 		if ci.oneWay == nil {
-			ci.lazyLocked().oneWay = make(map[*Request]struct{})
+			ci.lazyLocked().oneWay = make(map[*Request]int64)
 		}
-		ci.oneWay[r] = struct{}{}
+		ci.oneWay[r] = r.deadline
 		ci.oneWayBytes += r.bytes
 		r.nested = false
 	} else {
-		*ci.in.grow(int(wire.Slot(r.id))) = r
+		*ci.in.Grow(int(wire.Slot(r.id))) = inSlot{r, r.deadline}
 	}
 	if r.nested {
 		lazy := ci.lazyLocked()
@@ -88,16 +98,28 @@ func (ci *callsIn) enterTableLocked(r *Request) {
 		lazy.inNestBytes += r.bytes
 	}
 	ci.c.quota.usedLocked(ci.inOpen-ci.inNested, ci.inBytes-ci.inNestBytes)
-	if r.deadline != 0 {
-		c.lifetime.housekeepByLocked(r.deadline)
-	}
+	ci.noteDeadlineLocked(r)
 	switch {
 	case c.lifetime.err == nil:
 	case r.OneWay && !errors.Is(c.lifetime.err, ErrClosed):
 		ci.orphanLocked(r)
 	default:
-		go r.cancel(context.Canceled, c.lifetime.err)
+		go r.end.Cancel(context.Canceled, c.lifetime.err)
 	}
+}
+
+// noteDeadlineLocked makes the housekeeping cancel r when its deadline has passed.
+func (ci *callsIn) noteDeadlineLocked(r *Request) {
+	if r.deadline == 0 {
+		return
+	}
+	switch lazy := ci.lazyLocked(); {
+	case !r.alone() && !r.stray:
+		lazy.deadlines.Add(int(wire.Slot(r.id)), r.deadline)
+	case lazy.oneWayBy == 0 || r.deadline < lazy.oneWayBy:
+		lazy.oneWayBy = r.deadline
+	}
+	ci.c.lifetime.expireByLocked(r.deadline)
 }
 
 // orphanLocked gives a one-way request to the pool when its connection has ended, because its
@@ -107,14 +129,14 @@ func (ci *callsIn) enterTableLocked(r *Request) {
 func (ci *callsIn) orphanLocked(r *Request) {
 	c := ci.c
 	r.orphan = true
-	if c.cfg.Pool.adopt(r, c.cfg.mostOrphans()) {
+	if c.cfg.Pool.orphans.Add(r, c.cfg.mostOrphans()) {
 		ci.lazyLocked().orphans++
 	}
 }
 
 func (ci *callsIn) leaveTableLocked(r *Request) {
 	c := ci.c
-	if r.orphan && c.cfg.Pool.disown(r) {
+	if r.orphan && c.cfg.Pool.orphans.Remove(r) {
 		ci.lazyLocked().orphans--
 	}
 	if r.ordered != nil {
@@ -123,7 +145,7 @@ func (ci *callsIn) leaveTableLocked(r *Request) {
 	ci.inOpen--
 	ci.inBytes -= r.bytes
 	if r.collected != nil { // the rest of the request will not arrive
-		r.collected.dropLocked()
+		r.collected.DropLocked()
 		r.collected = nil // the owner's state of the request may remain in memory
 	}
 	ci.giveLocked(r.memory)
@@ -140,7 +162,7 @@ func (ci *callsIn) leaveTableLocked(r *Request) {
 		delete(ci.oneWay, r)
 		ci.oneWayBytes -= r.bytes
 	} else {
-		*ci.in.at(int(wire.Slot(r.id))) = nil
+		*ci.in.At(int(wire.Slot(r.id))) = inSlot{}
 	}
 	if c.lifetime.err != nil {
 		ci.c.quota.giveBackUnusedLocked()
@@ -160,8 +182,8 @@ func (ci *callsIn) roomChangedLocked() {
 
 // findSlotLocked returns the request in the slot of id, or nil.
 func (ci *callsIn) findSlotLocked(id uint32) *Request {
-	if r := ci.in.at(int(wire.Slot(id))); r != nil {
-		return *r
+	if s := ci.in.At(int(wire.Slot(id))); s != nil {
+		return s.r
 	}
 	return nil
 }
@@ -177,7 +199,7 @@ func (ci *callsIn) findLocked(id uint32) *Request {
 // finish sends the reply of a request that is in the table, and takes the request out of the table.
 func (ci *callsIn) finish(r *Request) {
 	c := ci.c
-	r.hasReturned()
+	r.end.Return()
 	c.mu.Lock()
 	if r.stream != nil {
 		// The handler may have started a goroutine that still uses the stream. It must not send
@@ -193,7 +215,7 @@ func (ci *callsIn) finish(r *Request) {
 	var m message
 	h := r.replyMessage(&m)
 	rest := c.writing.appendMessageLocked(h, &m)
-	if rest.size() > 0 {
+	if rest.Size() > 0 {
 		ci.finishLargeAndUnlock(r, wire.Header{Type: wire.Data, Flags: m.flags&wire.HasChecksum | wire.OfReply, ID: r.id}, m.remainder(rest))
 		return
 	}
@@ -204,7 +226,7 @@ func (ci *callsIn) finish(r *Request) {
 
 // finishLargeAndUnlock sends the rest of a reply and unlocks c.mu. The request leaves the table
 // together with the last piece, because the peer may reuse the id as soon as it has that piece.
-func (ci *callsIn) finishLargeAndUnlock(r *Request, h wire.Header, rest pieces) {
+func (ci *callsIn) finishLargeAndUnlock(r *Request, h wire.Header, rest parts.Parts) {
 	c := ci.c
 	left := false
 	// The only error is the end of the connection, which the peer notices by itself.
@@ -262,19 +284,19 @@ func (ci *callsIn) onMethod(h wire.Header, payload []byte) bool {
 		return false
 	}
 	cost, old := methodCost+len(payload), 0
-	if b := ci.targets.at(number); b != nil {
-		old = b.cost
+	if b := ci.targets.At(number); b != nil {
+		old = int(b.cost)
 	}
-	if !c.memory.holdUntilEnd(cost - old) {
-		c.lifetime.refuse(&Refusal{Code: catalogue.ResourceExhausted, ID: catalogue.NoMemory, Message: ErrMemory.Error()}, ErrMemory)
+	if !c.memory.HoldUntilEnd(cost - old) {
+		c.lifetime.refuse(&Refusal{Code: catalogue.ResourceExhausted, ID: catalogue.NoMemory, Message: memory.ErrFull.Error()}, memory.ErrFull)
 		return false
 	}
 	t, info := Target(unserved{}), wire.Info{}
 	if c.cfg.Bind != nil {
 		t, info = c.cfg.Bind(c, &b)
 	}
-	*ci.targets.grow(number) = bound{target: t, id: h.ID, kind: b.Kind, cost: cost}
-	if info == (wire.Info{}) { // the peer needs no information about this method
+	*ci.targets.Grow(number) = bound{target: t, id: h.ID, kind: b.Kind, cost: int32(cost)} //nolint:gosec // less than maxFrame and methodCost
+	if info == (wire.Info{}) {                                                             // the peer needs no information about this method
 		return true // nothing that the peer needs to know
 	}
 	c.mu.Lock()
@@ -294,7 +316,7 @@ func (ci *callsIn) onCancel(h wire.Header) {
 		c.writing.flushAndUnlock(false)
 		return
 	}
-	if r != nil && r.ordered.waiting() {
+	if r != nil && r.ordered.Waits() {
 		ci.cancelWaitingLocked(r, h.Arg)
 		c.writing.flushAndUnlock(false)
 		return
@@ -307,10 +329,10 @@ func (ci *callsIn) onCancel(h wire.Header) {
 		return
 	}
 	if h.Arg == catalogue.DeadlineExceeded {
-		r.cancel(context.DeadlineExceeded, ErrDeadline)
+		r.end.Cancel(context.DeadlineExceeded, ErrDeadline)
 		return
 	}
-	r.cancel(context.Canceled, ErrCallerGone)
+	r.end.Cancel(context.Canceled, ErrCallerGone)
 }
 
 // refuseNew is Conn.Refuse.
@@ -323,8 +345,8 @@ func (ci *callsIn) refuseNew() (quiet <-chan struct{}) {
 	// A request that runs on the reader goroutine is not in the table. Either it began before
 	// refusing was set, and handOver enters it now, or it sees refusing.
 	rd := c.reading.reader.Load()
-	if state := rd.state.Load(); state&running != 0 {
-		c.reading.handOver(rd, state)
+	if run, runs := rd.state.Run(); runs {
+		c.reading.handOver(rd, run)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -355,7 +377,7 @@ func (ci *callsIn) cancelAll() {
 	ci.eachRequestLocked(func(r *Request) { requests = append(requests, r) })
 	c.mu.Unlock()
 	for _, r := range requests {
-		r.cancel(context.Canceled, ErrClosed)
+		r.end.Cancel(context.Canceled, ErrClosed)
 	}
 }
 
@@ -370,9 +392,9 @@ func (ci *callsIn) executing() []Target {
 }
 
 func (ci *callsIn) eachRequestLocked(f func(*Request)) {
-	for r := range ci.in.all() {
-		if *r != nil {
-			f(*r)
+	for _, s := range ci.in.All(0) {
+		if s.r != nil {
+			f(s.r)
 		}
 	}
 	for r := range ci.oneWay {
@@ -383,8 +405,8 @@ func (ci *callsIn) eachRequestLocked(f func(*Request)) {
 // unfinishedLocked returns the requests of the peer that are incomplete, and the requests with a
 // stream on which a large message is incomplete.
 func (ci *callsIn) unfinishedLocked() (unfinished []*Request) {
-	for in := range ci.in.all() {
-		if r := *in; r != nil && (r.collected != nil || r.stream != nil && r.stream.receiving.reserved > 0) {
+	for _, s := range ci.in.All(0) {
+		if r := s.r; r != nil && (r.collected != nil || r.stream != nil && r.stream.receiving.reserved > 0) {
 			unfinished = append(unfinished, r)
 		}
 	}
@@ -393,7 +415,7 @@ func (ci *callsIn) unfinishedLocked() (unfinished []*Request) {
 
 // doneLate calls Done of a request that has blocked the reader.
 func (ci *callsIn) doneLate(r *Request, took time.Duration) {
-	defer ci.c.cfg.Pool.ran() // also if Done ends the goroutine
+	defer ci.c.cfg.Pool.running.End() // also if Done ends the goroutine
 	r.target.Done(r, took, true)
 }
 
@@ -401,8 +423,8 @@ func (ci *callsIn) doneLate(r *Request, took time.Duration) {
 // unless this side has closed the connection. The lock is held meanwhile, so that the context of a
 // handler has ended when the handler notices that its stream has.
 func (ci *callsIn) endAllLocked(err error) {
-	for r := range ci.in.all() {
-		r := *r
+	for _, s := range ci.in.All(0) {
+		r := s.r
 		if r == nil {
 			continue
 		}
@@ -410,14 +432,14 @@ func (ci *callsIn) endAllLocked(err error) {
 			ci.orphanLocked(r)
 			continue
 		}
-		r.cancel(context.Canceled, err)
+		r.end.Cancel(context.Canceled, err)
 		if r.collected != nil { // no goroutine will run it
 			ci.leaveTableLocked(r)
 		}
 	}
 	for r := range ci.oneWay {
 		if errors.Is(err, ErrClosed) || !r.alone() {
-			r.cancel(context.Canceled, err)
+			r.end.Cancel(context.Canceled, err)
 		} else {
 			ci.orphanLocked(r)
 		}
@@ -426,8 +448,13 @@ func (ci *callsIn) endAllLocked(err error) {
 
 // trimLocked releases memory that an idle connection does not need.
 func (ci *callsIn) trimLocked() {
-	ci.in = sparseTable[*Request]{}
+	ci.in = sparse.Table[inSlot]{}
 	ci.trimMemoryLocked()
+	if lazy := ci.lazyCallsIn; lazy.noRequests == nil && lazy.lowering == 0 && lazy.replies.inOut == 0 && lazy.order.Whole() {
+		ci.lazyCallsIn = noCallsIn // the other fields describe open requests
+	} else {
+		lazy.deadlines, lazy.oneWayBy = deadlines.Index{}, 0
+	}
 }
 
 // promiseLocked returns how many requests have arrived. A draining side still processes all of

@@ -9,7 +9,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/deadlines"
+	"github.com/yodel-rpc/yodel/internal/halt"
 	"github.com/yodel-rpc/yodel/internal/isolate"
+	"github.com/yodel-rpc/yodel/internal/monotime"
+	"github.com/yodel-rpc/yodel/internal/numbers"
+	"github.com/yodel-rpc/yodel/internal/parts"
+	"github.com/yodel-rpc/yodel/internal/window"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -20,7 +26,7 @@ func (co *callsOut) call(ctx context.Context, out *Out, begun []*atomic.Int64) (
 	w := waiters.Get().(*waiter) //nolint:forcetypeassert // the pool holds nothing else
 	w.conn = c
 	out.OneWay = false
-	done, h := ends(ctx)
+	done, h := halt.Ends(ctx)
 	count(begun)          // not earlier: ctx may panic
 	w.bound = done != nil // Halt wakes the caller wherever it waits
 	c.reading.probe()
@@ -147,30 +153,30 @@ func (co *callsOut) send(ctx context.Context, out *Out, w *waiter, to Completer)
 			w.to = to
 		}
 		h.ID = co.takeSlotLocked(w, size)
-		w.deadline, id = 0, h.ID
+		id = h.ID
 		if deadline != 0 && !out.OneWay { // a one-way call has no caller that waits
-			w.deadline = deadline
-			c.lifetime.housekeepByLocked(deadline)
+			co.slots[wire.Slot(id)].deadline = deadline
+			lazy.deadlines.Add(int(wire.Slot(id)), deadline)
+			c.lifetime.expireByLocked(deadline)
 		}
 		c.streams.beginStreamLocked(out, id, m.flags)
 	}
 	rest := c.writing.appendMessageLocked(h, &m)
-	large := rest.size() > 0
 	if !alone {
 		s := &co.slots[wire.Slot(id)]
 		s.oneWay = out.OneWay
-		co.sentLocked(s, out.nested(), large)
+		co.sentLocked(s, out.nested(), rest.Size() > 0)
 	}
 	if async {
 		c.reading.startReader()
 	}
 	switch {
-	case large:
+	case rest.Size() > 0:
 		co.sendLargeAndUnlock(ctx, out.Deadline, id, nth, m.remainder(rest), m.flags, async)
 	case async:
 		c.writing.flushLaterAndUnlock()
 	default:
-		c.writing.flushAndUnlock(co.open > 1)
+		c.writing.flushAndUnlock(co.window.Open() > 1)
 	}
 	return id, nth, nil
 }
@@ -198,10 +204,10 @@ func (co *callsOut) timeLocked(out *Out) (deadline int64, timeout uint64, err er
 	if now == 0 {
 		now = co.c.now()
 	}
-	deadline = int64(out.Deadline.Sub(birth))
+	deadline = int64(monotime.Of(out.Deadline))
 	if out.Deadline.Round(0) == out.Deadline { //nolint:staticcheck // not whether they are equal: it has no monotonic reading, and the clock of the wall may have been set
 		at := co.c.rt.time()
-		deadline = int64(at.Sub(birth) + min(out.Deadline.Sub(at), farAway))
+		deadline = int64(monotime.Of(at) + min(out.Deadline.Sub(at), farAway))
 	}
 	if deadline <= now {
 		return 0, 0, &CallError{Cause: ErrDeadline, NotProcessed: true}
@@ -217,7 +223,7 @@ func (co *callsOut) timeLocked(out *Out) (deadline int64, timeout uint64, err er
 // the memory of its message as soon as it has the outcome, even while sendLargeAndUnlock runs. So
 // sendLargeAndUnlock copies that memory with c.mu held, after it has checked that the call has no
 // outcome yet.
-func (co *callsOut) sendLargeAndUnlock(ctx context.Context, deadline time.Time, id uint32, nth uint64, rest pieces, flags wire.Flags, async bool) {
+func (co *callsOut) sendLargeAndUnlock(ctx context.Context, deadline time.Time, id uint32, nth uint64, rest parts.Parts, flags wire.Flags, async bool) {
 	c := co.c
 	h := wire.Header{Type: wire.Data, Flags: flags & wire.HasChecksum, ID: id}
 	err := c.writing.sendRestAndUnlock(ctx, deadline, h, rest, async, func(size int, last bool) bool {
@@ -241,37 +247,14 @@ func (co *callsOut) sendLargeAndUnlock(ctx context.Context, deadline time.Time, 
 
 // numberLocked returns the number of m on this connection. It announces a new number to the peer.
 func (co *callsOut) numberLocked(m *Method) uint16 {
-	if m.Handle < len(co.numbers) {
-		if n := co.numbers[m.Handle]; int(n) < len(co.bindings) && co.bindings[n].is(m) {
-			return n
-		}
+	if n, ok := co.numbers.Of(m.Handle, m.Generation); ok {
+		return n
 	}
 	return co.announceLocked(m)
 }
 
-// announceLocked gives m a number, and announces it to the peer. The latest announcement of a
-// number applies. So m takes over the number of an earlier method with its handle, and when the
-// numbers have run out, they are given again from 0 on.
 func (co *callsOut) announceLocked(m *Method) uint16 {
-	lazy := co.lazyLocked()
-	if more := m.Handle + 1 - len(lazy.numbers); more > 0 {
-		lazy.numbers = append(lazy.numbers, make([]uint16, more)...)
-	}
-	n := lazy.numbers[m.Handle]
-	if int(n) >= len(lazy.bindings) || lazy.bindings[n].handle != m.Handle {
-		if int(co.nextNum) >= int(co.maxNum) {
-			co.nextNum = 0
-		}
-		n = co.nextNum
-		co.nextNum++
-		lazy.numbers[m.Handle] = n
-	}
-	if int(n) == len(lazy.bindings) {
-		lazy.bindings = append(lazy.bindings, binding{})
-	}
-	lazy.announced++
-	id := lazy.announced
-	lazy.bindings[n] = binding{handle: m.Handle, generation: m.Generation, id: id}
+	n, id := co.lazyLocked().numbers.Give(m.Handle, m.Generation, int(co.maxNum))
 	b := wire.Binding{Name: []byte(m.Name), Codec: []byte(m.Codec), Compressor: []byte(m.Compressor), Kind: m.Kind}
 	if m.Positional {
 		b.Positional = 1
@@ -305,44 +288,28 @@ func (co *callsOut) beganLocked() time.Duration {
 type callsOut struct {
 	c *Conn
 	*lazyCallsOut
-	flooded   bool   // calls fail because this side cannot read their replies, see failFloodedRelocking
-	nextNum   uint16 // the next method number
-	maxNum    int32  // how many method numbers the peer accepts
-	open      int
-	openBytes int
-	maxOpen   int // the peer's window
-	maxBytes  int
-	mostOpen  int // upper bound of every window that the peer will ever grant
-	mostBytes int
+	flooded bool  // calls fail because this side cannot read their replies, see failFloodedRelocking
+	maxNum  int32 // how many method numbers the peer accepts
+	window  window.Window
 }
 
 // lazyCallsOut is the part of callsOut that is allocated with the first call.
 type lazyCallsOut struct {
 	opened    uint64 // requests ever sent
 	slots     []slot
-	free      []uint32 // slots not in use
-	admission []*ticket
-	tickets   uint64    // ever made
-	numbers   []uint16  // by handle; the binding of the number tells whether the handle still has it
-	bindings  []binding // by number
-	announced uint32    // Method frames ever sent
-	nested    int32     // requests beyond the window that serve calls of the peer, see nested.go
+	free      []uint32        // slots not in use
+	numbers   numbers.Table   // of the methods
+	deadlines deadlines.Index // of slots
 
 	idleWaiters []*waiter     // for asynchronous calls
 	batchBegan  time.Duration // see beganLocked
-	nestedBytes int           // the part of openBytes for nested
 }
 
 // noCallsOut is shared by all connections that have sent no call. Nothing changes it.
 var noCallsOut = new(lazyCallsOut)
 
 // lazyLocked returns the lazy part for writing to it.
-func (co *callsOut) lazyLocked() *lazyCallsOut {
-	if co.lazyCallsOut == noCallsOut {
-		co.lazyCallsOut = new(lazyCallsOut)
-	}
-	return co.lazyCallsOut
-}
+func (co *callsOut) lazyLocked() *lazyCallsOut { return ownPart(&co.lazyCallsOut, noCallsOut) }
 
 // follow is Conn.Follow.
 func (co *callsOut) follow(ctx context.Context, out *Out, to Completer) error {
@@ -361,14 +328,11 @@ func (co *callsOut) onMethodInfo(h wire.Header, payload []byte) bool {
 	if c.cfg.Learned == nil {
 		return true
 	}
-	var of binding
 	c.mu.Lock()
-	if int(h.Arg) < len(co.bindings) {
-		of = co.bindings[h.Arg]
-	}
+	handle, generation, ok := co.numbers.Method(h.Arg, h.ID)
 	c.mu.Unlock()
-	if of.id == h.ID && of.id != 0 { // ids begin at 1
-		c.cfg.Learned(c, of.handle, of.generation, info)
+	if ok {
+		c.cfg.Learned(c, handle, generation, info)
 	}
 	return true
 }
@@ -427,6 +391,6 @@ func (co *callsOut) endAllLocked(err error) (calls []failedCall) {
 // trimLocked drops memory that an idle connection does not need.
 func (co *callsOut) trimLocked() {
 	if co.lazyCallsOut != noCallsOut {
-		co.idleWaiters = nil
+		co.idleWaiters, co.deadlines = nil, deadlines.Index{}
 	}
 }

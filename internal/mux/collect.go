@@ -3,51 +3,28 @@
 package mux
 
 import (
-	"errors"
 	"math"
-	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
+	"github.com/yodel-rpc/yodel/internal/collect"
+	"github.com/yodel-rpc/yodel/internal/memory"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
 // A message that does not fit in a frame arrives in pieces, with other frames between them. The
-// reader collects the pieces in memory of the right size, which is allocated once and then belongs
-// to the receiver. The reader reads the rest of a piece directly into that memory and not into its
+// reader collects the pieces in memory of the right size, which then belongs to the receiver: see
+// package collect. The reader reads the rest of a piece directly into that memory and not into its
 // own buffer, because copying the rest would take as long as reading it. On Linux, one read also
 // takes the pieces that are likely to follow.
 
-// A collector collects a message that arrives in pieces. The reader owns it until the message is
-// complete.
-type collector struct {
-	c       *Conn       // nil for unwanted
-	buf     []byte      // begins with the header of the opening frame
-	want    int         // the length of buf when all pieces have arrived
-	err     error       // why the message cannot be read: a broken piece, or no memory
-	taken   int         // bytes counted for buf; guarded by Conn.mu
-	filling bool        // the reader reads a piece directly into buf; guarded by Conn.mu
-	dropped atomic.Bool // the message is no longer wanted; changed with Conn.mu held
+// unwanted stands for all messages that no caller waits for. It collects nothing.
+var unwanted = &collect.Message{Err: ErrCallerGone}
+
+// newMessage returns a message that arrives in pieces.
+func (c *Conn) newMessage() *collect.Message {
+	return &collect.Message{Of: collect.Memory{Mu: &c.mu, Account: &c.memory, Spares: &c.rt.spares}}
 }
-
-// unwanted is the collector of all messages that no caller waits for. It collects nothing.
-var unwanted = &collector{err: ErrCallerGone}
-
-var (
-	errLonger  = errors.New("it is longer than announced")
-	errShorter = errors.New("it is shorter than announced")
-)
-
-const (
-	// firstGrant is how many bytes of a large message must arrive before memory for the whole
-	// message is allocated. Before that, the memory is a multiple of the bytes that have arrived.
-	firstGrant = 256 << 10
-	// earlyGrant is that multiple if the memory is then large enough for the whole message.
-	// Otherwise the multiple is lateGrant, and the message is copied once more later.
-	earlyGrant, lateGrant = 16, 4
-	// leastGrant is the least memory that is allocated for a message of at least that size.
-	leastGrant = 4 << 10
-)
 
 // collect begins to collect a request that arrives in pieces.
 func (rd *reader) collect(r *Request, h wire.Header, frame, msg []byte) bool {
@@ -55,19 +32,19 @@ func (rd *reader) collect(r *Request, h wire.Header, frame, msg []byte) bool {
 	if r.Fields != nil {
 		r.bytes = int(min(r.Fields.Size, math.MaxInt))
 	}
-	p := &collector{c: rd.c}
+	p := rd.c.newMessage()
 	r.collected = p // so that the table shows it as incomplete
 	if ok, alive := rd.accept(r); !ok {
 		return alive
 	}
-	p.begin(h, r.bytes, frame, msg)
+	begin(p, h, r.bytes, frame, msg)
 	return rd.collected(h, p)
 }
 
 // collected refuses a request for which there is no memory. The part that has arrived is dropped,
 // and the part that still arrives is ignored.
-func (rd *reader) collected(h wire.Header, p *collector) bool {
-	if p.err != ErrMemory || h.Flags&wire.OfReply != 0 { //nolint:errorlint // it is set bare
+func (rd *reader) collected(h wire.Header, p *collect.Message) bool {
+	if p.Err != memory.ErrFull || h.Flags&wire.OfReply != 0 { //nolint:errorlint // it is set bare
 		return true
 	}
 	c := rd.c
@@ -95,19 +72,20 @@ func (co *callsOut) onLargeReply(h wire.Header, frame []byte) bool {
 	if err == nil && f.Size > uint64(c.cfg.MaxMessage) {
 		err = &TooLargeError{Size: f.Size, Limit: c.cfg.MaxMessage}
 	}
-	p := &collector{c: c, err: err}
+	p := c.newMessage()
+	p.Err = err
 	if err == nil {
-		p.begin(h, int(f.Size), frame, msg) //nolint:gosec // within MaxMessage
+		begin(p, h, int(f.Size), frame, msg) //nolint:gosec // within MaxMessage
 	}
 	if !co.setPart(h.ID, p) { // the caller has canceled the call meanwhile
-		p.drop()
+		p.Drop()
 	}
 	return true
 }
 
 // setPart makes p the collector of the reply to a call. Wanted reports whether a caller waits for
 // the reply.
-func (co *callsOut) setPart(id uint32, p *collector) (wanted bool) {
+func (co *callsOut) setPart(id uint32, p *collect.Message) (wanted bool) {
 	c := co.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,112 +101,25 @@ func (co *callsOut) setPart(id uint32, p *collector) (wanted bool) {
 
 // begin starts a message with its opening frame, and with the part of the message that this frame
 // carries.
-func (p *collector) begin(h wire.Header, size int, frame, msg []byte) {
+func begin(p *collect.Message, h wire.Header, size int, frame, msg []byte) {
 	opening := len(frame) - len(msg)
 	if h.Flags&wire.HasChecksum != 0 {
 		opening -= wire.ChecksumSize
 	}
-	p.want = opening + size
-	n := opening + len(msg)
-	if n >= leastGrant {
-		n = p.grant(n)
-	} // the pieces that follow decide how much memory is allocated
-	if !p.grow(n) {
+	if !p.Begin(frame[:opening], opening+size, len(msg)) {
 		return
 	}
-	p.buf = append(p.buf, frame[:opening]...)
 	h.Flags &^= wire.HasChecksum | wire.More
-	wire.PutHeader(p.buf, &h)
-	p.add(msg)
-}
-
-// grow moves the message to memory of n bytes. It counts these bytes before it allocates them. It
-// returns false if the memory limit is reached, or if the message is no longer wanted.
-func (p *collector) grow(n int) bool {
-	c := p.c
-	c.mu.Lock()
-	switch {
-	case p.dropped.Load():
-		p.err = ErrCallerGone
-	case !c.memory.take(n):
-		p.err = ErrMemory
-	default:
-		p.taken += n
-	}
-	c.mu.Unlock()
-	if p.err != nil {
-		return false
-	}
-	buf := append(c.rt.memory.take(n), p.buf...)
-	c.rt.memory.give(p.buf)
-	old := cap(p.buf)
-	p.buf = buf
-	if old > 0 {
-		c.mu.Lock()
-		if !p.dropped.Load() {
-			p.taken, old = n, p.taken-n
-			c.memory.give(old)
-		}
-		c.mu.Unlock()
-	}
-	return true
-}
-
-// drop uncounts the memory of a message that is no longer wanted. The table of calls must no longer
-// have the collector, so that the memory is garbage then.
-func (p *collector) drop() {
-	if p.c != nil {
-		p.c.mu.Lock()
-		defer p.c.mu.Unlock()
-		p.dropLocked()
-	}
-}
-
-func (p *collector) dropLocked() {
-	if p == nil || p.c == nil || p.dropped.Load() {
-		return
-	}
-	p.dropped.Store(true)
-	if p.filling { // the reader holds the memory, and uncounts it in letGo
-		p.c.memory.keep(p.taken)
-		return
-	}
-	p.c.memory.give(p.taken)
-	p.taken = 0
-}
-
-// add appends a piece.
-func (p *collector) add(piece []byte) {
-	if p.makeRoom(len(piece)) {
-		p.buf = append(p.buf, piece...)
-	}
-}
-
-// makeRoom makes room for n more bytes in buf. It returns false if the message would be longer than
-// announced, or if there is no memory.
-func (p *collector) makeRoom(n int) bool {
-	n += len(p.buf)
-	if n > p.want {
-		p.err = errLonger
-		return false
-	}
-	return n <= cap(p.buf) || p.grow(p.grant(n))
-}
-
-// grant returns how many bytes to allocate when n bytes have arrived.
-func (p *collector) grant(n int) int {
-	if n > firstGrant || p.want <= earlyGrant*n {
-		return max(n, p.want)
-	}
-	return max(n, min(p.want, max(leastGrant, lateGrant*n)))
+	wire.PutHeader(p.Buf, &h)
+	p.Add(msg)
 }
 
 // broken returns why the message cannot be read, or nil.
-func (p *collector) broken() error {
-	if p == nil || p.err == nil {
+func broken(p *collect.Message) error {
+	if p == nil || p.Err == nil {
 		return nil
 	}
-	return &BrokenError{Cause: p.err}
+	return &BrokenError{Cause: p.Err}
 }
 
 // data handles a piece of a large message, or a message of a stream.
@@ -244,27 +135,25 @@ func (rd *reader) data(h wire.Header, frame []byte) bool {
 	switch {
 	case p == nil:
 		return true
-	case p.err != nil:
+	case p.Err != nil:
 	case err != nil:
-		p.err = err
+		p.Err = err
 	default:
-		p.add(payload)
+		p.Add(payload)
 	}
-	if p.err == ErrMemory && h.Flags&wire.OfReply == 0 { //nolint:errorlint // it is set bare
+	if p.Err == memory.ErrFull && h.Flags&wire.OfReply == 0 { //nolint:errorlint // it is set bare
 		return rd.collected(h, p)
 	}
 	return rd.added(h, p)
 }
 
 // added is called when a piece has arrived. It returns false when this reader is done.
-func (rd *reader) added(h wire.Header, p *collector) bool {
+func (rd *reader) added(h wire.Header, p *collect.Message) bool {
 	if h.Flags&wire.More != 0 {
 		rd.expecting = true
 		return true
 	}
-	if p.err == nil && len(p.buf) != p.want {
-		p.err = errShorter
-	}
+	p.Complete()
 	if h.Flags&wire.OfReply != 0 {
 		return rd.wholeReply(h.ID, p)
 	}
@@ -272,19 +161,19 @@ func (rd *reader) added(h wire.Header, p *collector) bool {
 }
 
 // wholeReply passes a complete reply to its caller.
-func (rd *reader) wholeReply(id uint32, p *collector) bool {
+func (rd *reader) wholeReply(id uint32, p *collect.Message) bool {
 	c := rd.c
 	e := delivery{id: id, part: p}
 	c.mu.Lock()
 	e.takeWaiterLocked(c)
-	p.dropLocked() // from here on it belongs to the caller
+	p.DropLocked() // from here on it belongs to the caller
 	c.lifetime.endDrainedLocked()
 	c.mu.Unlock()
 	return rd.wake(&e)
 }
 
 // wholeRequest starts a complete request.
-func (rd *reader) wholeRequest(id uint32, p *collector) bool {
+func (rd *reader) wholeRequest(id uint32, p *collect.Message) bool {
 	c := rd.c
 	c.mu.Lock()
 	r := c.callsIn.findLocked(id)
@@ -293,9 +182,8 @@ func (rd *reader) wholeRequest(id uint32, p *collector) bool {
 		return c.lifetime.err == nil
 	}
 	r.collected = nil
-	r.memory += p.taken
-	p.dropped.Store(true)
-	p.taken = 0
+	c.callsIn.noteDeadlineLocked(r) // it may have passed meanwhile
+	r.memory += p.TakeOverLocked()
 	c.mu.Unlock()
 	r.whole(p)
 	c.callsIn.dispatch(r)
@@ -303,18 +191,18 @@ func (rd *reader) wholeRequest(id uint32, p *collector) bool {
 }
 
 // whole sets the fields of r from the message that p has collected.
-func (r *Request) whole(p *collector) {
-	if r.Broken = p.err; p.err != nil {
+func (r *Request) whole(p *collect.Message) {
+	if r.Broken = p.Err; p.Err != nil {
 		return
 	}
-	h := wire.ParseHeader(p.buf)
-	fields, msg, err := openMessage(h, p.buf)
+	h := wire.ParseHeader(p.Buf)
+	fields, msg, err := openMessage(h, p.Buf)
 	if err == nil {
-		_, err = r.readFields(fields) // the fields alias p.buf
+		_, err = r.readFields(fields) // the fields alias p.Buf
 	}
 	if err == nil {
 		r.Body, r.Attachment, err = wire.SplitBody(h.Flags, msg)
-		r.own, r.held = true, &p.buf
+		r.own, r.held = true, &p.Buf
 	}
 	r.Broken = err
 }

@@ -3,8 +3,12 @@
 package mux
 
 import (
+	"cmp"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/inline"
+	"github.com/yodel-rpc/yodel/internal/memory"
+	"github.com/yodel-rpc/yodel/internal/shares"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -29,7 +33,7 @@ type Limits struct {
 	IdleTimeout time.Duration
 	// the connection is drained at this age, plus or minus a tenth; 0 means never
 	MaxAge time.Duration
-	// how long a reader polls before it sleeps, see poll.go; 0 means never
+	// how long a reader polls before it sleeps, see package socket; 0 means never
 	Polling time.Duration
 }
 
@@ -76,41 +80,30 @@ type Config struct {
 
 	Runtime *Runtime // nil selects the Runtime of the process
 	// bounds what all connections hold together; nil applies only each connection's Limits
-	Memory *Memory
-	Pool   *Pool  // runs the handlers that are not short
-	Watch  *Watch // watches the handlers that run on reader goroutines
+	Memory *memory.Limit
+	Pool   *Pool         // runs the handlers that are not short
+	Watch  *inline.Watch // watches the handlers that run on reader goroutines
 	// bounds the peers' open requests together; nil applies only each connection's Limits
-	Budget *Budget
+	Budget *shares.Budget
 }
 
 // A bound is the Target that a method number of the peer stands for.
 type bound struct {
 	target Target
 	id     uint32 // of the Method frame
+	cost   int32  // in bytes of memory
 	kind   uint64
-	cost   int // in bytes of memory
 }
 
-func (cfg *Config) ownOpen() int {
-	if cfg.OwnOpen > 0 {
-		return cfg.OwnOpen
-	}
-	return cfg.MaxOpen
-}
-
-func (cfg *Config) ownOpenBytes() int {
-	if cfg.OwnOpenBytes > 0 {
-		return cfg.OwnOpenBytes
-	}
-	return cfg.MaxOpenBytes
-}
+func (cfg *Config) ownOpen() int      { return cmp.Or(max(cfg.OwnOpen, 0), cfg.MaxOpen) }
+func (cfg *Config) ownOpenBytes() int { return cmp.Or(max(cfg.OwnOpenBytes, 0), cfg.MaxOpenBytes) }
 
 // mostOrphans is how many orphans a server may have: a quarter of the requests that may be open.
-// See orphan.
+// See package orphans.
 func (cfg *Config) mostOrphans() int {
 	most := cfg.MaxOpen
 	if cfg.Budget != nil {
-		most = cfg.Budget.total
+		most = cfg.Budget.Total()
 	}
 	return max(most/4, 1)
 }

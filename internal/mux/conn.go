@@ -33,9 +33,12 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/memory"
+	"github.com/yodel-rpc/yodel/internal/monotime"
+	"github.com/yodel-rpc/yodel/internal/socket"
+	"github.com/yodel-rpc/yodel/internal/window"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -66,11 +69,11 @@ type Conn struct {
 	cfg    *Config
 	rt     *Runtime
 	nc     net.Conn
-	owner  any             // see Owner
-	socket syscall.RawConn // nil when nc is not a plain socket, see socketOf
+	owner  any         // see Owner
+	socket socket.Conn // none when nc is not a plain socket
 	mu     sync.Mutex
 	count  counters
-	memory holding // the bytes that the peer makes this side hold, see memory_account.go
+	memory memory.Account // the bytes that the peer makes this side hold, see memory_account.go
 
 	reading  reading
 	writing  writing
@@ -151,32 +154,27 @@ func (c *Conn) Executing() []Target {
 	return c.callsIn.executing()
 }
 
-// New runs the protocol on nc and takes ownership of nc. Prefix holds the bytes that the caller has
-// already read from nc. The side that dialled is the client, and sends first. Requests may be sent
-// at once, without waiting for the peer.
-func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
-	return NewOf(nil, nc, prefix, client, cfg)
-}
-
-// NewOf is New for an owner with several connections that share one Config. The functions of the
-// Config find the owner with Owner.
+// NewOf runs the protocol on nc and takes ownership of nc. Prefix holds the bytes that the caller
+// has already read from nc. The side that dialled is the client, and sends first. Requests may be
+// sent at once, without waiting for the peer. Connections of several owners may share one Config,
+// whose functions find the owner with Owner.
 func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 	c := &Conn{
-		cfg: cfg, rt: cfg.runtime(), owner: owner, nc: nc, socket: socketOf(nc),
+		cfg: cfg, rt: cfg.runtime(), owner: owner, nc: nc, socket: socket.Of(nc),
 		writing: writing{lazyWriting: noWriting, flushing: !client},
 		callsOut: callsOut{
 			lazyCallsOut: noCallsOut, maxNum: defaultMaxMethods,
-			maxOpen: min(initialWindow, cfg.ownOpen()), maxBytes: cfg.ownOpenBytes(),
 		},
 		callsIn:  callsIn{lazyCallsIn: noCallsIn},
 		streams:  streams{lazyStreams: noStreams, peerStream: defaultStreamWindow},
-		lifetime: lifetime{lazyLifetime: noLifetime, housekeepAt: never, client: client},
+		lifetime: lifetime{lazyLifetime: noLifetime, housekeepAt: monotime.Never, client: client},
 	}
 	c.reading.c, c.writing.c, c.callsOut.c, c.callsIn.c = c, c, c, c
 	c.quota.c, c.streams.c, c.lifetime.c = c, c, c
-	c.memory.init(cfg.Memory, cfg.MaxMemory)
-	c.reading.self.init()
-	c.rt.pollers.setProcessors()
+	c.memory.Init(cfg.Memory, cfg.MaxMemory)
+	c.callsOut.window.Set(min(window.Initial, cfg.ownOpen()), cfg.ownOpenBytes())
+	c.reading.self.Init()
+	c.rt.pollers.SetProcessors()
 	rd := &reader{c: c, input: input{buf: make([]byte, max(minReadBuffer, pow2(len(prefix))))}}
 	rd.w = copy(rd.buf, prefix)
 	c.reading.reader.Store(rd)
@@ -210,11 +208,11 @@ func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Con
 	c.writing.appendLocked(func(dst []byte) []byte { return wire.AppendSettings(dst, settings) })
 	now := c.now()
 	if cfg.Handshake > 0 {
-		c.lifetime.helloBy = later(now, cfg.Handshake)
+		c.lifetime.helloBy = monotime.Later(now, cfg.Handshake)
 		c.lifetime.housekeepByLocked(c.lifetime.helloBy)
 	}
 	if cfg.KeepAlive > 0 {
-		c.lifetime.pingAt = later(now, cfg.KeepAlive)
+		c.lifetime.pingAt = monotime.Later(now, cfg.KeepAlive)
 		c.lifetime.housekeepByLocked(c.lifetime.pingAt)
 	}
 	c.lifetime.ageLocked(now)
@@ -224,19 +222,13 @@ func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Con
 	} else {
 		c.mu.Unlock() // a server sends its settings after it has received the client's
 	}
-	c.rt.parker.add(c)
+	c.rt.parker.Add(&c.reading)
 	go rd.loop()
 	return c
 }
 
-// initialWindow is how many requests may be open before the peer's settings have arrived.
-const initialWindow = 1024
-
 // Owner returns the owner that was passed to NewOf.
 func (c *Conn) Owner() any { return c.owner }
-
-// NetConn returns the underlying connection.
-func (c *Conn) NetConn() net.Conn { return c.nc }
 
 // Ended returns a channel that is closed when the connection has ended.
 func (c *Conn) Ended() <-chan struct{} {
@@ -251,7 +243,9 @@ func (c *Conn) Ended() <-chan struct{} {
 func (c *Conn) Load() (calls int, saturated bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.callsOut.open + len(c.callsOut.admission), len(c.callsOut.admission) > 0 || c.callsOut.open >= c.callsOut.maxOpen || len(c.writing.out) >= c.writing.highWater()
+	w := &c.callsOut.window
+	most, _ := w.Limits()
+	return w.Open() + w.Waiting(), w.Waiting() > 0 || w.Open() >= most || len(c.writing.out) >= c.writing.highWater()
 }
 
 // Usable reports whether new requests can be sent.
@@ -300,12 +294,21 @@ func (c *Conn) Err() error {
 func (c *Conn) Aged() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.lifetime.aging.retired
+	return c.lifetime.retired
 }
 
 // Keep counts n bytes that are held until the connection ends. If Keep returns false, the caller
 // must not allocate these bytes.
-func (c *Conn) Keep(n int) bool { return c.memory.holdUntilEnd(n) }
+func (c *Conn) Keep(n int) bool { return c.memory.HoldUntilEnd(n) }
 
-// now returns Clock in nanoseconds.
+// now returns the reading of the clock in nanoseconds.
 func (c *Conn) now() int64 { return c.rt.now() }
+
+// ownPart returns the lazy part of a role for writing to it. Shared is the part of all connections
+// that do not need one.
+func ownPart[T any](part **T, shared *T) *T {
+	if *part == shared {
+		*part = new(T)
+	}
+	return *part
+}

@@ -3,10 +3,10 @@
 package mux
 
 import (
-	"context"
-	"sync"
-	"sync/atomic"
 	"time"
+
+	"github.com/yodel-rpc/yodel/internal/ending"
+	"github.com/yodel-rpc/yodel/internal/monotime"
 )
 
 // A Context is the context of a request's handler. It ends when the peer cancels, when the deadline
@@ -20,29 +20,7 @@ type Context struct {
 	rd      *reader // the reader that runs the handler inline, or nil
 	running uint64  // the state of rd while the handler runs
 
-	ending atomic.Pointer[ending] // nil until the context ends or a goroutine waits for the end
-}
-
-// An ending says how a context ended, and holds the functions to call. Its mu guards all other
-// fields.
-type ending struct {
-	mu    sync.Mutex
-	done  chan struct{}
-	err   error // nil until the context ends
-	cause error
-	after []*afterFunc
-}
-
-type afterFunc struct{ f func() }
-
-// returned is the ending of contexts whose handlers have returned while no goroutine waited. Most
-// contexts end this way.
-var returned = &ending{err: context.Canceled, done: closedChan()}
-
-func closedChan() chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
+	end ending.End
 }
 
 // Conn returns the connection of the request.
@@ -65,7 +43,7 @@ func (x *Context) Deadline() (time.Time, bool) {
 		return time.Time{}, false
 	}
 	at := x.conn.rt.time() // with the current wall clock, which may have been set since the program began
-	return at.Add(time.Duration(x.deadline - int64(at.Sub(birth)))), true
+	return at.Add(time.Duration(x.deadline - int64(monotime.Of(at)))), true
 }
 
 // Done implements context.Context. A caller of Done is about to wait. So if the handler runs on the
@@ -73,24 +51,7 @@ func (x *Context) Deadline() (time.Time, bool) {
 // read the cancellation.
 func (x *Context) Done() <-chan struct{} {
 	x.Blocking()
-	e := x.makeEnding()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.done == nil {
-		e.done = make(chan struct{})
-		if e.err != nil {
-			close(e.done)
-		}
-	}
-	return e.done
-}
-
-// makeEnding returns the ending, and creates it if necessary.
-func (x *Context) makeEnding() *ending {
-	if x.ending.Load() == nil {
-		x.ending.CompareAndSwap(nil, new(ending))
-	}
-	return x.ending.Load()
+	return x.end.Done()
 }
 
 // Trusted says that no method runs user code, see isolate.Context.
@@ -105,15 +66,10 @@ func (x *Context) Blocking() {
 }
 
 // Err implements context.Context.
-func (x *Context) Err() error {
-	e := x.ending.Load()
-	if e == nil {
-		return nil
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.err
-}
+func (x *Context) Err() error { return x.end.Err() }
+
+// Cause returns what context.Cause would return: the reason of the cancellation, or nil before it.
+func (x *Context) Cause() error { return x.end.Cause() }
 
 // Value implements context.Context. The owner adds its own values. A call that is made with this
 // context, or with one derived from it, serves the request: see Conn.serving.
@@ -124,67 +80,10 @@ func (x *Context) Value(key any) any {
 	return nil
 }
 
-// Cause returns what context.Cause would return: the reason of the cancellation, or nil before it.
-func (x *Context) Cause() error {
-	e := x.ending.Load()
-	if e == nil {
-		return nil
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.cause
-}
-
 // AfterFunc lets contexts be derived from this one without a goroutine: see context.AfterFunc.
 func (x *Context) AfterFunc(f func()) (stop func() bool) {
 	x.Blocking()
-	e := x.makeEnding()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.err != nil {
-		go f()
-		return func() bool { return false }
-	}
-	entry := &afterFunc{f: f}
-	e.after = append(e.after, entry)
-	return func() bool {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		for i, other := range e.after {
-			if other == entry {
-				e.after = append(e.after[:i], e.after[i+1:]...)
-				return true
-			}
-		}
-		return false
-	}
-}
-
-// hasReturned ends the context because the handler has returned.
-func (x *Context) hasReturned() {
-	if !x.ending.CompareAndSwap(nil, returned) {
-		x.cancel(context.Canceled, nil)
-	}
-}
-
-// cancel ends the context with err and cause, unless it has ended.
-func (x *Context) cancel(err, cause error) {
-	e := x.makeEnding()
-	e.mu.Lock()
-	if e.err != nil {
-		e.mu.Unlock()
-		return
-	}
-	e.err, e.cause = err, cause
-	if e.done != nil {
-		close(e.done)
-	}
-	after := e.after
-	e.after = nil
-	e.mu.Unlock()
-	for _, entry := range after {
-		go entry.f()
-	}
+	return x.end.AfterFunc(f)
 }
 
 // Draining returns a channel that is closed when this side begins to drain the connection. A

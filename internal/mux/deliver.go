@@ -5,6 +5,7 @@ package mux
 import (
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/collect"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -19,7 +20,7 @@ type delivery struct {
 	stop  func() bool
 	id    uint32
 	frame []byte
-	part  *collector // in place of frame, for a message that arrived in pieces
+	part  *collect.Message // in place of frame, for a message that arrived in pieces
 }
 
 // maxDeliveries is how many replies are delivered together. It is large enough to make the cost of
@@ -98,9 +99,9 @@ func (e *delivery) takeWaiterLocked(c *Conn) {
 func (rd *reader) wake(e *delivery) bool {
 	w := e.w
 	if w != nil {
-		w.err = e.part.broken()
+		w.err = broken(e.part)
 		if w.answer.own = e.part != nil && w.err == nil; w.answer.own {
-			w.buf = e.part.buf
+			w.buf = e.part.Buf
 		} else {
 			w.buf = append(w.buf[:0], e.frame...)
 		}
@@ -114,10 +115,10 @@ func (rd *reader) wake(e *delivery) bool {
 	}
 	frame := e.frame
 	if rd.answer.own = e.part != nil; rd.answer.own {
-		frame = e.part.buf
+		frame = e.part.Buf
 	}
 	rd.answer.At = time.Duration(rd.arrival())
-	return rd.complete(e.to, e.stop, frame, e.part.broken())
+	return rd.complete(e.to, e.stop, frame, broken(e.part))
 }
 
 // complete runs a Completer on the reader goroutine. It returns false when another reader has taken
@@ -130,7 +131,7 @@ func (rd *reader) complete(to Completer, stop func() bool, frame []byte, err err
 	if err == nil {
 		err = a.parse(frame)
 	}
-	state := rd.beginUserCode(running | completing)
+	state := rd.beginUserCode(true)
 	rd.clock = 0
 	own, normal := a.own, false
 	defer func() {
@@ -145,10 +146,10 @@ func (rd *reader) complete(to Completer, stop func() bool, frame []byte, err err
 	}
 	normal = true
 	if a.own { // otherwise the Completer keeps the memory
-		rd.c.rt.memory.give(frame)
+		rd.c.rt.spares.Give(frame)
 	}
 	if own {
 		*a = Answer{} // so that an idle connection does not keep a large reply in memory
 	}
-	return rd.endUserCode(state)
+	return rd.state.End(state)
 }

@@ -25,7 +25,7 @@ func (lt *lifetime) onGoAway(h wire.Header, payload []byte) bool {
 		last.drained, last.accepted = ErrDrained, d.Count
 	}
 	lt.lazyLocked().accepted = min(lt.accepted, d.Count)
-	lt.aging.retired = lt.aging.retired || d.Again != 0
+	lt.retired = lt.retired || d.Again != 0
 	if h.Arg != 0 {
 		lt.drained = &Refusal{Code: h.Arg, ID: text.ID(string(d.ErrorID)), Message: text.Clip(string(d.Message), maxRefusal)}
 		lt.endAndUnlock(lt.drained)
@@ -50,7 +50,7 @@ const maxRefusal = 1 << 10
 func (lt *lifetime) endDrainedLocked() {
 	c := lt.c
 	switch {
-	case c.callsOut.open > 0 || c.callsIn.inOpen > 0:
+	case c.callsOut.window.Open() > 0 || c.callsIn.inOpen > 0:
 	case lt.drained != nil:
 		lt.housekeepByLocked(c.now()) // at once, but on the timer's goroutine: the caller may be the reader
 	case lt.draining.Load() && lt.linger == 0:

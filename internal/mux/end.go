@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
+	"github.com/yodel-rpc/yodel/internal/readstate"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -65,7 +66,7 @@ func (lt *lifetime) shutSocket(gracious bool) {
 func (lt *lifetime) readerEndedLocked() <-chan struct{} {
 	if lt.readerEnded == nil {
 		lt.lazyLocked().readerEnded = make(chan struct{})
-		if lt.c.reading.is(readEnded) {
+		if lt.c.reading.state.Is(readstate.Ended) {
 			close(lt.readerEnded)
 		}
 	}
@@ -142,8 +143,8 @@ func (lt *lifetime) endAndUnlock(err error) {
 
 	lt.shutSocket(gracious)
 	if rd := c.reading.reader.Load(); rd != nil {
-		if state := rd.state.Load(); state&running != 0 {
-			c.reading.handOver(rd, state) // so that rd, which a handler blocks, no longer counts as the reader
+		if run, runs := rd.state.Run(); runs {
+			c.reading.handOver(rd, run) // so that rd, which a handler blocks, no longer counts as the reader
 		}
 	}
 	if c.cfg.Unusable != nil {

@@ -3,12 +3,14 @@
 package mux
 
 import (
-	"context"
 	"time"
+
+	"github.com/yodel-rpc/yodel/internal/monotime"
+	"github.com/yodel-rpc/yodel/internal/readstate"
 )
 
-// This file does the timed work of a connection: it handles deadlines and keepalive, and ends
-// connections that are idle or old.
+// This file does the timed work of a connection: it looks for passed deadlines (see expiry.go),
+// handles keepalive, and ends connections that are idle or old.
 
 // housekeepByLocked makes the housekeeping timer fire at t or before.
 func (lt *lifetime) housekeepByLocked(t int64) {
@@ -19,7 +21,7 @@ func (lt *lifetime) housekeepByLocked(t int64) {
 	lt.housekeepAt = t
 	d := time.Duration(max(t-c.now(), 0))
 	switch {
-	case d > timerless && c.reading.is(readParked) && c.rt.parker.housekeepAt(c, t):
+	case d > timerless && c.reading.state.Is(readstate.Parked) && c.rt.parker.HousekeepAt(&c.reading, t):
 		lt.dropTimerLocked()
 	case lt.housekeeper == nil:
 		lt.housekeeper = time.AfterFunc(d, lt.housekeep)
@@ -44,7 +46,7 @@ func (lt *lifetime) housekeep() {
 		return
 	}
 	now := c.now()
-	lt.housekeepAt = never
+	lt.housekeepAt = monotime.Never
 	why := lt.drainedLocked(now)
 	switch {
 	case why != nil:
@@ -60,16 +62,11 @@ func (lt *lifetime) housekeep() {
 		return
 	}
 	aged := lt.agedLocked(now)
-	next := min(neverIfZero(lt.helloBy), neverIfZero(lt.linger), neverIfZero(lt.pingAt), neverIfZero(lt.endAt), lt.aging.nextLocked())
-	late, late2, nextCall := lt.expiredLocked(now)
+	next := min(neverIfZero(lt.helloBy), neverIfZero(lt.linger), neverIfZero(lt.pingAt), neverIfZero(lt.endAt), lt.age.Next())
+	late, nextCall := lt.expiredLocked(now)
 	lt.housekeepByLocked(min(next, nextCall))
 	c.writing.flushAndUnlock(false)
-	for _, w := range late {
-		w.fail(ErrDeadline)
-	}
-	for _, r := range late2 {
-		r.cancel(context.DeadlineExceeded, ErrDeadline)
-	}
+	late.end()
 	if aged {
 		lt.retire()
 	}
@@ -91,13 +88,14 @@ func (lt *lifetime) readsOnLocked(now int64) bool {
 // drainedLocked returns the reason if a draining connection ends now, or nil.
 func (lt *lifetime) drainedLocked(now int64) error {
 	c := lt.c
-	if c.callsOut.open > 0 || c.callsIn.inOpen > 0 {
+	if c.callsOut.window.Open() > 0 || c.callsIn.inOpen > 0 {
 		if lt.linger != 0 {
 			lt.lazyLocked().linger = 0 // calls are open; linger is set again when they have ended
 		}
 		return nil
 	}
-	busy := c.writing.written != c.writing.queued && c.writing.allowedLocked() || c.reading.reader.Load().state.Load()&running != 0
+	_, runs := c.reading.reader.Load().state.Run()
+	busy := c.writing.written != c.writing.queued && c.writing.allowedLocked() || runs
 	switch {
 	case lt.drained != nil && !busy:
 		return lt.drained
@@ -115,38 +113,9 @@ func (lt *lifetime) drainedLocked(now int64) error {
 // drainCheckTime is how often a drained connection checks whether its last bytes have been written.
 const drainCheckTime = time.Millisecond
 
-// expiredLocked returns the calls and the requests whose deadline has passed, and the next
-// deadline.
-func (lt *lifetime) expiredLocked(now int64) (late []*waiter, requests []*Request, next int64) {
-	c := lt.c
-	next = never
-	for i := range c.callsOut.slots {
-		s := &c.callsOut.slots[i]
-		w := s.waiter
-		switch {
-		case w == nil || w.deadline == 0:
-		case w.deadline > now:
-			next = min(next, w.deadline)
-		case w.id.CompareAndSwap(s.id, 0):
-			c.callsOut.abandonLocked(s.id, ErrDeadline)
-			c.callsOut.followLocked(s.id, w.to)
-			late = append(late, w)
-		}
+func neverIfZero(t int64) int64 {
+	if t == 0 {
+		return monotime.Never
 	}
-	look := func(r *Request) {
-		switch {
-		case r == nil || r.deadline == 0:
-		case r.deadline > now:
-			next = min(next, r.deadline)
-		case r.collected == nil:
-			requests = append(requests, r)
-		}
-	}
-	for r := range c.callsIn.in.all() {
-		look(*r)
-	}
-	for r := range c.callsIn.oneWay {
-		look(r)
-	}
-	return late, requests, next
+	return t
 }

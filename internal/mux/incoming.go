@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
+	"github.com/yodel-rpc/yodel/internal/window"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -22,7 +23,7 @@ func (rd *reader) request(h wire.Header, frame []byte) bool {
 		c.lifetime.breach(fmt.Sprintf("a request with id %d and flags %#x", h.ID, h.Flags))
 		return false
 	}
-	method := c.callsIn.targets.at(int(h.Arg))
+	method := c.callsIn.targets.At(int(h.Arg))
 	if method == nil || method.target == nil {
 		c.lifetime.breach(fmt.Sprintf("a request for method number %d, which was not announced", h.Arg))
 		return false
@@ -54,7 +55,7 @@ func (rd *reader) request(h wire.Header, frame []byte) bool {
 	}
 	r.bytes, r.memory = len(msg), requestCost+len(frame)
 	if method.kind == wire.Unary {
-		r.ordered = newOrdered(r.Fields)
+		r.ordered = newOrdered(r)
 	} else if !r.alone() {
 		r.stream = newIncomingStream(c, method.kind, h.ID, h.Flags)
 	}
@@ -100,7 +101,7 @@ func (ci *callsIn) validOpening(h wire.Header) bool {
 	}
 	// The table has memory for all slots up to the highest one in use. A slot beyond the limit
 	// would waste memory.
-	return h.ID>>wire.SlotBits != 0 && int(wire.Slot(h.ID)) < maxSlots(ci.c.cfg.MaxOpen)
+	return h.ID>>wire.SlotBits != 0 && int(wire.Slot(h.ID)) < window.Slots(ci.c.cfg.MaxOpen)
 }
 
 // maxTimeout bounds the timeout of a request, in microseconds, so that it fits in a time.Duration.
@@ -154,7 +155,7 @@ func (rd *reader) accept(r *Request) (ok, alive bool) {
 		return false, false
 	case errorID != "":
 		c.callsIn.refuseLocked(r, errorID, text)
-	case !c.callsIn.takeLocked(r.memory):
+	case !c.callsIn.stash.Take(&c.memory, r.memory):
 		c.callsIn.refuseLocked(r, catalogue.NoMemory, memoryText)
 	default:
 		if r.stream != nil && r.collected == nil { // a stream may be open for ever
@@ -165,7 +166,7 @@ func (rd *reader) accept(r *Request) (ok, alive bool) {
 		return true, true
 	}
 	if r.ordered != nil {
-		c.callsIn.lazyLocked().order.breakLocked(r.ordered)
+		c.callsIn.lazyLocked().order.Break(r.ordered)
 	}
 	c.mu.Unlock()
 	rd.answered = true // the refusal goes out at the end of the batch
@@ -177,7 +178,7 @@ func (rd *reader) accept(r *Request) (ok, alive bool) {
 func (ci *callsIn) objectionLocked(r *Request) (errorID, text string) {
 	c := ci.c
 	switch limit := c.cfg.MaxMessage; {
-	case r.ordered != nil && ci.lazyLocked().order.brokenLocked(r.ordered):
+	case r.ordered != nil && ci.lazyLocked().order.Broken(r.ordered):
 		return catalogue.EarlierRefused, skippedText
 	case r.bytes > limit:
 		return catalogue.RequestTooLarge, fmt.Sprintf("the request has %d bytes, the server's limit is %d", r.bytes, limit)
@@ -212,7 +213,8 @@ func (ci *callsIn) openLocked(r *Request) (open, bytes, maxOpen, maxBytes int) {
 		// the peer's window does not bound one-way requests, so the granted budget does
 		return len(ci.oneWay), ci.oneWayBytes, ci.c.quota.limit, ci.c.quota.limitBytes
 	case r.nested:
-		return ci.inNested, ci.inNestBytes, extraOpen(limit.MaxOpen), extraBytes(limit.MaxOpenBytes)
+		maxOpen, maxBytes = window.Extra(limit.MaxOpen, limit.MaxOpenBytes)
+		return ci.inNested, ci.inNestBytes, maxOpen, maxBytes
 	}
 	return ci.inOpen - len(ci.oneWay) - ci.inNested, ci.inBytes - ci.oneWayBytes - ci.inNestBytes, limit.MaxOpen, limit.MaxOpenBytes
 }
@@ -226,7 +228,7 @@ func (r *Request) hold(p *Pool, fields []byte) {
 	if n == 0 {
 		return
 	}
-	held := p.bufferOf(n)
+	held := p.buffers.GetFor(n)
 	b := append((*held)[:0], r.Body...)
 	b = append(b, r.Attachment...)
 	b = append(b, fields...)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"math/bits"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
@@ -18,15 +19,6 @@ import (
 // over the reading, together with the data that has not been handled. The blocked reader keeps the
 // part of the buffer that holds its message. When the handler returns, the blocked reader sends the
 // reply and ends.
-
-// The states of a reader, in the low bits of reader.state. The other bits are a counter.
-const (
-	idle       = 0
-	running    = 1 // user code runs
-	handedOver = 2 // another reader has taken over; final
-	completing = 4 // with running: the user code is a Completer
-	stateBits  = 3
-)
 
 // batchTime is how long replies of inline handlers may wait for the end of the batch, in
 // nanoseconds.
@@ -41,7 +33,7 @@ func (rd *reader) runInline(r *Request, timed bool) (still bool) {
 	r.Scratch = rd.scratch[:0]
 	r.Taken = rd.taken(r)
 	rd.current = r
-	state := rd.beginUserCode(running)
+	state := rd.beginUserCode(false)
 	r.rd, r.running = rd, state
 	normal, done := false, true
 	defer func() {
@@ -50,7 +42,7 @@ func (rd *reader) runInline(r *Request, timed bool) (still bool) {
 			c.reading.handOver(rd, state)
 			c.callsIn.exited(r, began)
 		case !done:
-			c.reading.handOver(rd, rd.beginUserCode(running))
+			c.reading.handOver(rd, rd.beginUserCode(false))
 		}
 	}()
 	// Either Refuse has found this request running, or this check finds refusing set.
@@ -64,7 +56,7 @@ func (rd *reader) runInline(r *Request, timed bool) (still bool) {
 	if !r.alone() && r.Reply.large() || r.late.Load() != notLate { // sending may have to wait until the peer reads
 		c.reading.handOver(rd, state)
 	}
-	if !rd.endUserCode(state) {
+	if !rd.state.End(state) {
 		if !timed {
 			began = rd.lostAt.Load() // one or two ticks after the real beginning
 		}
@@ -80,7 +72,7 @@ func (rd *reader) runInline(r *Request, timed bool) (still bool) {
 		rd.clock = c.now()
 		took = time.Duration(rd.clock - began)
 	}
-	r.hasReturned()
+	r.end.Return()
 	rd.reply(r)
 	rd.scratch = r.Scratch
 	r.Body, r.Attachment, r.Scratch = nil, nil, nil
@@ -139,13 +131,13 @@ func (rd *reader) tooLate(r *Request) bool {
 func (rd *reader) withdraw(r *Request, state uint64) (still bool) {
 	c := rd.c
 	r.Reply = refusedWith(catalogue.ShuttingDown, shuttingDown)
-	if !rd.endUserCode(state) {
+	if !rd.state.End(state) {
 		c.callsIn.finish(r)
-		c.cfg.Pool.ran()
+		c.cfg.Pool.running.End()
 		return false
 	}
 	rd.current = nil
-	r.hasReturned()
+	r.end.Return()
 	rd.reply(r)
 	return true
 }
@@ -189,18 +181,13 @@ func (o *Outcome) large() bool {
 	return size > maxPart
 }
 
-// beginUserCode marks that user code begins to run on this reader. It returns the new state.
-func (rd *reader) beginUserCode(what uint64) uint64 {
-	state := (rd.state.Load()>>stateBits+1)<<stateBits | what
-	rd.state.Store(state)
-	rd.c.reading.joinWatch()
+// beginUserCode marks that user code, or a Completer, begins to run on this reader. It returns the
+// new state.
+func (rd *reader) beginUserCode(callback bool) uint64 {
+	re := &rd.c.reading
+	state := rd.state.Begin(callback)
+	re.watched.Join(re.c.cfg.Watch, re)
 	return state
-}
-
-// endUserCode marks that the user code has returned. It returns false when another reader has taken
-// over.
-func (rd *reader) endUserCode(state uint64) bool {
-	return rd.state.CompareAndSwap(state, state&^(running|completing)|idle)
 }
 
 // takeOver goes on where another reader was blocked. It first writes the replies and wakes the
@@ -215,13 +202,7 @@ func (rd *reader) takeOver() {
 }
 
 // pow2 returns the smallest power of two above n, so that a buffer of n bytes has room to grow.
-func pow2(n int) int {
-	p := 1
-	for p <= n {
-		p *= 2
-	}
-	return p
-}
+func pow2(n int) int { return 1 << bits.Len(uint(n)) }
 
 // endBatch writes the frames that the batch has produced. If the peer does not read its replies,
 // endBatch waits until the peer reads again, so that this side reads no more requests meanwhile.
@@ -238,7 +219,7 @@ func (rd *reader) endBatch() bool {
 	c.mu.Lock()
 	rd.appendRepliesLocked()
 	answered, limit := rd.answered, c.cfg.MaxUnsent
-	rd.quiet = c.callsIn.inOpen == 0 && c.callsOut.open <= 1
+	rd.quiet = c.callsIn.inOpen == 0 && c.callsOut.window.Open() <= 1
 	if !c.writing.countOutLocked() {
 		limit = c.writing.highWater()
 	}
@@ -249,7 +230,7 @@ func (rd *reader) endBatch() bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.callsOut.open == 0 && len(c.writing.out) >= limit || len(c.writing.out) >= limit+unsentGrace {
+	for c.callsOut.window.Open() == 0 && len(c.writing.out) >= limit || len(c.writing.out) >= limit+unsentGrace {
 		if c.writing.awaitFlushRelocking(context.Background(), time.Time{}) != nil {
 			break
 		}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
+	"github.com/yodel-rpc/yodel/internal/monotime"
+	"github.com/yodel-rpc/yodel/internal/socket"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -89,7 +91,7 @@ func (lt *lifetime) ping(ctx context.Context) (time.Duration, error) {
 // pings too: its peer receives that ping, although the peer's answer has to wait in its queue.
 func (lt *lifetime) keepAliveLocked(now int64) bool {
 	c := lt.c
-	lt.pingAt = later(now, c.cfg.KeepAlive)
+	lt.pingAt = monotime.Later(now, c.cfg.KeepAlive)
 	c.callsIn.trimMemoryLocked()
 	lt.endStalledLocked(now)
 	heard, wrote, backlog := c.reading.heard.Swap(false), c.writing.written != lt.progress, c.writing.written != c.writing.queued
@@ -118,10 +120,10 @@ func (lt *lifetime) keepAliveLocked(now int64) bool {
 // The acknowledgment of bytes such as pings, which are always acknowledged at once, proves nothing.
 func (lt *lifetime) acknowledgesLocked() bool {
 	c := lt.c
-	if c.callsOut.open == 0 && c.callsIn.inOpen == 0 {
+	if c.callsOut.window.Open() == 0 && c.callsIn.inOpen == 0 {
 		return false
 	}
-	waits, ok := unacknowledged(c.nc)
+	waits, ok := socket.Unacknowledged(c.nc)
 	before := lt.acknowledged
 	if !ok || waits == 0 && before == 0 {
 		return false
@@ -192,6 +194,6 @@ func (lt *lifetime) peerGoneLocked(err *IOError, limit time.Duration) {
 	}
 	now, last := c.now(), lt.lazyLocked()
 	last.writeErr = err
-	last.endAt, last.endBy, last.endFrames = now+int64(closingTime)/4, later(now, limit), c.count.framesIn.Load()
+	last.endAt, last.endBy, last.endFrames = now+int64(closingTime)/4, monotime.Later(now, limit), c.count.framesIn.Load()
 	lt.housekeepByLocked(lt.endAt)
 }

@@ -40,7 +40,7 @@ func (r *Request) Finish() {
 	defer func() { // also if Done ends the goroutine
 		r.Scratch = nil
 		r.releaseBody(c.cfg.Pool)
-		c.cfg.Pool.ran()
+		c.cfg.Pool.running.End()
 	}()
 	r.target.Done(r, now-r.Taken, true)
 }

@@ -5,6 +5,8 @@ package mux
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/yodel-rpc/yodel/internal/aging"
 )
 
 // lifetime is the role of the connection as a whole: the settings at its beginning, housekeeping,
@@ -38,7 +40,9 @@ type lazyLifetime struct {
 	// closed when this side accepts no more requests; nil before Draining is called
 	drainBegun chan struct{}
 	linger     int64         // when a drained connection is closed; 0 when it does not drain
-	aging      aging         // see age.go
+	age        aging.Age     // see age.go
+	retired    bool          // this side or the peer has ended the connection because of its age or idleness
+	sweepAfter int64         // the next search for passed deadlines begins no earlier; 0 means at any time
 	ended      chan struct{} // closed when err is set; nil when no goroutine waits
 	// closed when the reader has ended; nil when no goroutine waits
 	readerEnded chan struct{}
@@ -59,9 +63,4 @@ type lazyLifetime struct {
 var noLifetime = new(lazyLifetime)
 
 // lazyLocked returns the lazy part for writing to it.
-func (lt *lifetime) lazyLocked() *lazyLifetime {
-	if lt.lazyLifetime == noLifetime {
-		lt.lazyLifetime = new(lazyLifetime)
-	}
-	return lt.lazyLifetime
-}
+func (lt *lifetime) lazyLocked() *lazyLifetime { return ownPart(&lt.lazyLifetime, noLifetime) }

@@ -3,78 +3,14 @@
 package mux_test
 
 import (
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/memory"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
-
-// A connection that takes all it can get has half, and leaves room for each that comes later.
-func TestGreedyConnectionsLeaveRoomForOthers(t *testing.T) {
-	const total = 64 << 20
-	m := mux.NewMemory(total)
-	sum := 0
-	var all []*mux.Holding
-	for n := 1; n <= 8; n++ {
-		h := mux.NewHolding(m, 0)
-		all = append(all, h)
-		got := 0
-		for h.Take(16 << 10) {
-			got += 16 << 10
-		}
-		if want := (total - sum) / 2; got < want-128<<10 || got > want+64<<10 {
-			t.Errorf("connection %d: got %d bytes of %d that were left, want half", n, got, total-sum)
-		}
-		sum += got
-	}
-	small := mux.NewHolding(m, 0)
-	if !small.Take(20 << 10) {
-		t.Error("there is no room for a connection with little")
-	}
-	for _, h := range append(all, small) {
-		h.GiveAll()
-	}
-	if used := m.Used(); used != 0 {
-		t.Errorf("%d bytes are in use when all connections have ended", used)
-	}
-}
-
-func TestAHoldingIsBoundedAndGivesAllBack(t *testing.T) {
-	m := mux.NewMemory(64 << 20)
-	h := mux.NewHolding(m, 1<<20)
-	var wg sync.WaitGroup
-	for i := range 8 {
-		wg.Go(func() {
-			for n := range 10_000 {
-				if size := 1 + (n*7919*(i+1))%40_000; h.Take(size) {
-					h.Give(size)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if h.Take(1<<20 + 1) {
-		t.Error("took more than the limit")
-	}
-	if !h.Take(1 << 20) {
-		t.Error("could not take what the limit allows")
-	}
-	if h.Take(100 << 10) {
-		t.Error("took more than the limit")
-	}
-	h.Force(100 << 10)
-	if h.Take(1) {
-		t.Error("took something when more than the limit was in use")
-	}
-	h.Give(100<<10 + 1<<20)
-	h.GiveAll()
-	if used := m.Used(); used != 0 {
-		t.Errorf("%d bytes are in use, want none", used)
-	}
-}
 
 // block serves requests that stay open until the test ends.
 func block(t *testing.T) *handler {
@@ -90,7 +26,7 @@ func block(t *testing.T) *handler {
 }
 
 // nothingHeld waits until nothing is counted any more.
-func (s *setup) nothingHeld(t *testing.T, m *mux.Memory) {
+func (s *setup) nothingHeld(t *testing.T, m *memory.Limit) {
 	t.Helper()
 	eventually(t, "all memory has been given back", func() bool { return m.Used() == 0 })
 }
@@ -114,7 +50,7 @@ func TestRequestsAreRefusedWhenThereIsNoMemory(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := mux.NewMemory(64 << 20)
+			m := memory.NewLimit(64 << 20)
 			limits := defaultLimits()
 			limits.MaxMemory = limit
 			s := &setup{server: mux.Config{Limits: limits, Memory: m}, serves: map[string]*handler{"block": block(t)}}
@@ -153,7 +89,7 @@ func TestRequestsAreRefusedWhenThereIsNoMemory(t *testing.T) {
 // The names of methods count as long as the connection, and a number that gets another meaning is
 // counted once.
 func TestNamesOfMethodsAreCounted(t *testing.T) {
-	m := mux.NewMemory(64 << 20)
+	m := memory.NewLimit(64 << 20)
 	limits := defaultLimits()
 	limits.MaxMemory = 100_000
 	s := &setup{server: mux.Config{Limits: limits, Memory: m, Bind: echoName}}
@@ -186,7 +122,7 @@ func TestNamesOfMethodsAreCounted(t *testing.T) {
 // A large message whose sender says nothing but pings does not stay. One that moves does, however
 // slowly.
 func TestARequestThatDoesNotComeWholeEnds(t *testing.T) {
-	m := mux.NewMemory(64 << 20)
+	m := memory.NewLimit(64 << 20)
 	limits := defaultLimits()
 	limits.MaxMemory, limits.KeepAlive = 16<<20, 50*time.Millisecond
 	s := &setup{server: mux.Config{Limits: limits, Memory: m}, serves: map[string]*handler{"echo": {serve: func(r *mux.Request) { r.Reply.Body = []byte("whole") }}}}
@@ -237,7 +173,7 @@ func TestRepliesWaitBeforeTheyAreMade(t *testing.T) {
 		"medium": {30_000, 3000, 650}, // MaxMemory, MaxUnsent in the output, and up to 10 MiB that the system buffers
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := mux.NewMemory(64 << 20)
+			m := memory.NewLimit(64 << 20)
 			limits := defaultLimits()
 			limits.MaxMemory, limits.MaxUnsent = 8<<20, 1<<20
 			var begun atomic.Int64
@@ -285,7 +221,7 @@ func TestRepliesWaitBeforeTheyAreMade(t *testing.T) {
 
 // A connection that ends with requests that were not begun leaves none behind.
 func TestRequestsThatWaitForMemoryEndWithTheirConnection(t *testing.T) {
-	m := mux.NewMemory(64 << 20)
+	m := memory.NewLimit(64 << 20)
 	limits := defaultLimits()
 	limits.MaxMemory, limits.MaxUnsent = 8<<20, 1<<20
 	big := &handler{serve: func(r *mux.Request) { r.Reply.Body = make([]byte, 1<<20) }}

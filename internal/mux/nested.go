@@ -5,10 +5,12 @@ package mux
 import (
 	"context"
 	"io"
-	"math"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/isolate"
+	"github.com/yodel-rpc/yodel/internal/monotime"
+	"github.com/yodel-rpc/yodel/internal/socket"
+	"github.com/yodel-rpc/yodel/internal/window"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -24,18 +26,6 @@ import (
 //     allows.
 //   - If a Completer waits for the window, another goroutine takes over the reading: see
 //     passOnReadingRelocking.
-
-// extraOpen returns how many requests that serve calls of the receiver may be open beyond a window
-// of n. If each call in two full windows makes a call back, and each of these makes another,
-// there are two such requests for each place in the window.
-func extraOpen(n int) int { return max(2*min(n, wire.MaxSlots), initialWindow) }
-
-// extraBytes returns how many bytes the requests that serve calls of the receiver may have, beyond
-// a window of n bytes.
-func extraBytes(n int) int { return max(2*min(n, math.MaxInt/4), 1<<20) }
-
-// maxSlots returns how many slots the window and the requests beyond it take.
-func maxSlots(n int) int { return min(min(n, wire.MaxSlots)+extraOpen(n), wire.MaxSlots) }
 
 // requestKey is the context key that finds the request of a context.
 type requestKey struct{}
@@ -73,8 +63,9 @@ func (ci *callsIn) awaitRequestRoomRelocking(r *Request) {
 	held := false
 	for c.lifetime.err == nil && !ci.refusing.Load() {
 		open, bytes, maxOpen, maxBytes := ci.openLocked(r)
-		if c.callsOut.open > 0 {
-			maxOpen, maxBytes = maxSlots(maxOpen), maxBytes+extraBytes(maxBytes)
+		if c.callsOut.window.Open() > 0 {
+			_, extra := window.Extra(maxOpen, maxBytes)
+			maxOpen, maxBytes = window.Slots(maxOpen), maxBytes+extra
 		}
 		if open == 0 || open < maxOpen && bytes+r.bytes <= maxBytes {
 			break
@@ -82,7 +73,7 @@ func (ci *callsIn) awaitRequestRoomRelocking(r *Request) {
 		held, c.reading.holding = true, true
 		stuck := ci.awaitRoomRelocking()
 		c.reading.holding = false
-		if stuck && c.callsOut.open > 0 && !c.callsOut.flooded {
+		if stuck && c.callsOut.window.Open() > 0 && !c.callsOut.flooded {
 			c.callsOut.failFloodedRelocking()
 		}
 	}
@@ -111,8 +102,8 @@ func (ci *callsIn) awaitRoomRelocking() (stuck bool) {
 	if last.hangUpChecked == 0 || now-last.hangUpChecked > 2*int64(hangUpTime) { // this side has read meanwhile
 		last.hangUpChecked = now
 	}
-	for room, late := last.room, later(now, c.lifetime.stuckTime()); ; {
-		look := later(last.hangUpChecked, hangUpTime)
+	for room, late := last.room, monotime.Later(now, c.lifetime.stuckTime()); ; {
+		look := monotime.Later(last.hangUpChecked, hangUpTime)
 		err := c.lifetime.waitRelocking(context.Background(), time.Now().Add(time.Duration(min(look, late)-now)), room)
 		if now = c.now(); now >= look {
 			last.hangUpChecked = now
@@ -132,7 +123,7 @@ func (ci *callsIn) checkHangUpRelocking() {
 	c := ci.c
 	switch {
 	case c.lifetime.writeErr != nil:
-	case HungUp(c.nc):
+	case socket.HungUp(c.nc):
 		c.lifetime.peerGoneLocked(&IOError{Op: EndOfStream, Err: io.EOF}, hangUpTime)
 	case c.writing.written == c.writing.queued: // otherwise the queued output has the same effect
 		c.writing.sendPingLocked(wire.Ping, make([]byte, pingSize))

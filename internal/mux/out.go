@@ -23,17 +23,6 @@ type Method struct {
 	Idempotent bool
 }
 
-// A binding identifies the method that a number stands for. It does not point to the Method, which
-// may be garbage long before the connection ends.
-type binding struct {
-	handle     int
-	generation uint32
-	id         uint32 // of the Method frame, which the peer's MethodInfo repeats
-}
-
-// is reports whether the number stands for m.
-func (b *binding) is(m *Method) bool { return b.handle == m.Handle && b.generation == m.Generation }
-
 // Out is a request that this side sends. The caller must not change Body and Attachment until Call
 // or Start has returned. Frames that are written later contain copies of them.
 //
@@ -54,12 +43,12 @@ type Out struct {
 	// is open. A draining peer accepts such a request.
 	Nest  bool
 	sent  bool          // the connection has set Fields
-	Began time.Duration // set by Start: approximately when the call began, see Clock
+	Began time.Duration // set by Start: approximately when the call began, see monotime
 	// set by Call, Start, Notify and Follow: the time spent waiting for the peer's window and for
 	// space in the output
 	Waited     time.Duration
 	Deadline   time.Time
-	Now        time.Duration // a fresh reading of Clock; 0 for none
+	Now        time.Duration // a fresh reading of the clock; 0 for none
 	Attachment []byte
 	Stream     *Stream     // the stream to open, for a method of a streaming kind; only with Start
 	Fields     wire.Fields // the connection sets Timeout, Metadata, Budget and Parent
@@ -96,7 +85,7 @@ type Answer struct {
 	Fields     []byte
 	Body       []byte
 	Attachment []byte
-	// approximately when the reply was read, on Clock; 0 for a reply to a stream
+	// approximately when the reply was read, on the clock; 0 for a reply to a stream
 	At time.Duration
 
 	waiter *waiter
@@ -120,7 +109,7 @@ func (a *Answer) Keep() bool {
 func (a *Answer) Release() {
 	w := a.waiter
 	if a.own {
-		w.conn.rt.memory.give(w.buf)
+		w.conn.rt.spares.Give(w.buf)
 		a.own, w.buf = false, nil
 	}
 	w.conn.cfg.Pool.waiters.Put(w)

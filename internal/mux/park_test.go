@@ -144,3 +144,40 @@ func TestALookIsNotHeldUpByAnother(t *testing.T) {
 	release()
 	mustEcho(t, c, echo, "well")
 }
+
+// A parked connection has dropped what ordered requests needed, unless a key is broken: later
+// requests of that key and epoch are refused whether the connection was parked or not.
+func TestAParkedConnectionKnowsBrokenKeys(t *testing.T) {
+	t.Attr("rerun", "never")
+	serve := func(r *mux.Request) {
+		answerEcho(r)
+		r.Reply.NotProcessed = string(r.Body) == "refuse"
+		if r.Reply.NotProcessed {
+			r.Reply.Code = codeNotFound
+		}
+	}
+	c, srv := overParked(t, &setup{limits: defaultLimits(), serves: map[string]*handler{"echo": {serve: serve}}})
+	for _, step := range []struct {
+		body  string
+		epoch uint64
+		code  uint16
+		keeps bool
+	}{
+		{"first", 1, 0, false}, {"refuse", 1, codeNotFound, true}, {"skipped", 1, codeUnavailable, true}, {"again", 2, 0, false},
+	} {
+		out := &mux.Out{Method: echo, Body: []byte(step.body)}
+		out.Fields.Key, out.Fields.Epoch = []byte("k"), step.epoch
+		a, err := c.Call(t.Context(), out)
+		if err != nil {
+			t.Fatal(step.body, err)
+		}
+		if a.Code != step.code {
+			t.Errorf("%s: got code %d, want %d", step.body, a.Code, step.code)
+		}
+		a.Release()
+		untilBothParked(t, c, srv)
+		if got := srv.HasRequestState(); got != step.keeps {
+			t.Errorf("%s: the parked connection has the state of requests: got %v, want %v", step.body, got, step.keeps)
+		}
+	}
+}

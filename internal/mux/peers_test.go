@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/inline"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -112,7 +113,7 @@ func (s *setup) config(t testing.TB, of mux.Config, serves map[string]*handler) 
 	if of.Pool == nil {
 		of.Pool = mux.NewPool()
 	}
-	of.Watch = mux.NewWatch()
+	of.Watch = inline.NewWatch()
 	t.Cleanup(of.Pool.Close)
 	return &of
 }
@@ -537,4 +538,22 @@ func wantEnd(t testing.TB, c *mux.Conn) error {
 	t.Helper()
 	within(t, "the connection ends", c.Ended())
 	return c.Err()
+}
+
+// blocked is a server method that answers when nobody waits any more.
+func blocked() *handler {
+	return &handler{serve: func(r *mux.Request) {
+		<-r.Done()
+		answerEcho(r)
+	}}
+}
+
+// untilOffered makes calls until the reading of the connection is left to its callers.
+func untilOffered(t testing.TB, c *mux.Conn) {
+	t.Helper()
+	eventually(t, "the reading is offered", func() bool {
+		mustEcho(t, c, echo, "alone")
+		offered, _ := c.Self()
+		return offered
+	})
 }

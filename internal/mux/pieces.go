@@ -2,15 +2,19 @@
 
 package mux
 
-import "github.com/yodel-rpc/yodel/internal/wire"
+import (
+	"github.com/yodel-rpc/yodel/internal/collect"
+	"github.com/yodel-rpc/yodel/internal/socket"
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
 
 // This file reads the pieces of a large message directly into the memory of that message.
 
 // A piece is a Data frame that has arrived in part. Its rest is read directly into the message.
 type piece struct {
 	h    wire.Header
-	of   *collector // unwanted if the message was dropped meanwhile: the rest is then discarded
-	left int        // bytes that have not arrived
+	of   *collect.Message // unwanted if the message was dropped meanwhile: the rest is then discarded
+	left int              // bytes that have not arrived
 }
 
 const (
@@ -27,8 +31,8 @@ const (
 
 // space returns the memory for the next bytes.
 func (p *piece) space() []byte {
-	n := len(p.of.buf)
-	return p.of.buf[n : n+p.left]
+	n := len(p.of.Buf)
+	return p.of.Buf[n : n+p.left]
 }
 
 // readStraight arranges that the rest of the frame at the end of the buffer is read directly into
@@ -43,41 +47,30 @@ func (rd *reader) readStraight(h wire.Header) {
 	rd.c.mu.Lock()
 	p, _ := rd.c.streams.gathererLocked(h)
 	rd.c.mu.Unlock()
-	if p == nil || p.err != nil || !p.makeRoom(int(h.Len)) {
+	if p == nil || p.Err != nil || !p.MakeRoom(int(h.Len)) {
 		return
 	}
-	p.buf = append(p.buf, begun...)
+	p.Buf = append(p.Buf, begun...)
 	rd.r = rd.w
 	rd.fill(piece{h: h, of: p, left: left})
-	if rd.ahead == nil && vectored && rd.c.socket != nil {
-		rd.ahead = &readAhead{in: newScatterer(rd.c.socket)}
+	if rd.ahead == nil && socket.Vectored && rd.c.socket.Exists() {
+		rd.ahead = &readAhead{in: rd.c.socket.Scatterer()}
 	}
 }
 
 // fill makes the next reads fill the rest of a piece. Until letGo, the reader holds the memory of
 // the message.
 func (rd *reader) fill(p piece) {
-	rd.c.mu.Lock()
-	p.of.filling = true
-	rd.c.mu.Unlock()
+	p.of.Fill()
 	rd.piece = p
 }
 
-// letGo ends fill. If the message was dropped meanwhile, its memory is garbage now.
+// letGo ends fill.
 func (rd *reader) letGo() {
 	p := rd.piece.of
 	rd.piece = piece{}
-	if p == unwanted {
-		return
-	}
-	c := rd.c
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	p.filling = false
-	if p.dropped.Load() {
-		c.memory.keep(-p.taken)
-		c.memory.give(p.taken)
-		p.taken = 0
+	if p != unwanted {
+		p.Filled()
 	}
 }
 
@@ -88,7 +81,7 @@ func (rd *reader) fills() bool {
 	if rd.piece.left == 0 || rd.piece.of == unwanted {
 		return false
 	}
-	if rd.piece.of.dropped.Load() {
+	if rd.piece.of.Dropped() {
 		h, left := rd.piece.h, rd.piece.left
 		rd.letGo()
 		rd.piece = piece{h: h, of: unwanted, left: left}
@@ -99,7 +92,7 @@ func (rd *reader) fills() bool {
 
 // A readAhead reads several pieces at once.
 type readAhead struct {
-	in    *scatterer
+	in    *socket.Scatterer
 	heads [ahead * wire.HeaderSize]byte
 	// The rest of a piece, then the headers and payloads of the pieces that should follow, then the
 	// bytes after the message.
@@ -111,7 +104,7 @@ type readAhead struct {
 func (p *piece) next(at int) wire.Header {
 	h := p.h
 	h.Flags &^= wire.More
-	if left := p.of.want - at; int(h.Len) < left {
+	if left := p.of.Size - at; int(h.Len) < left {
 		h.Flags |= wire.More
 	} else {
 		h.Len = uint32(left) //nolint:gosec // less than it was
@@ -125,21 +118,21 @@ func (rd *reader) readPieces() (alive bool, err error) {
 	p, of := rd.piece, rd.piece.of
 	a := rd.ahead
 	parts := append(a.parts[:0], p.space())
-	at := len(of.buf) + p.left
-	for len(parts) < 2*ahead && at < of.want && p.h.Flags&wire.More != 0 {
+	at := len(of.Buf) + p.left
+	for len(parts) < 2*ahead && at < of.Size && p.h.Flags&wire.More != 0 {
 		n := int(p.next(at).Len)
-		if at+n > cap(of.buf) {
+		if at+n > cap(of.Buf) {
 			break
 		}
 		i := len(parts) / 2 * wire.HeaderSize
-		parts = append(parts, a.heads[i:i+wire.HeaderSize], of.buf[at:at+n])
+		parts = append(parts, a.heads[i:i+wire.HeaderSize], of.Buf[at:at+n])
 		at += n
 	}
-	if at == of.want {
+	if at == of.Size {
 		rd.makeRoom()
 		parts = append(parts, rd.buf[:min(len(rd.buf), peek)])
 	}
-	n, err := a.in.read(parts)
+	n, err := a.in.Read(parts)
 	rd.clock, alive = 0, true
 	if n > 0 {
 		alive = rd.gotPieces(parts, n)
@@ -166,7 +159,7 @@ func (rd *reader) gotPieces(parts [][]byte, n int) bool {
 		if n == 0 || len(parts) <= 1 {
 			return rd.grew(here)
 		}
-		want := rd.piece.next(len(of.buf) + here)
+		want := rd.piece.next(len(of.Buf) + here)
 		rd.grew(here) // the message has another piece, so the reader is not done
 		if n < wire.HeaderSize || wire.ParseHeader(parts[0]) != want {
 			break
@@ -204,7 +197,7 @@ func (rd *reader) moveToBuffer(parts [][]byte, n int) {
 func (rd *reader) grew(n int) bool {
 	p := &rd.piece
 	if p.of != unwanted {
-		p.of.buf = p.of.buf[:len(p.of.buf)+n]
+		p.of.Buf = p.of.Buf[:len(p.of.Buf)+n]
 	}
 	if p.left -= n; p.left > 0 {
 		return true

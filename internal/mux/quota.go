@@ -7,16 +7,18 @@ import (
 	"encoding/binary"
 	"math"
 
+	"github.com/yodel-rpc/yodel/internal/shares"
+	"github.com/yodel-rpc/yodel/internal/window"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
 // quota is the role that bounds the peer's open requests: it has the limits that this side has
-// granted, and the connection's share of the owner's Budget. See budget.go.
+// granted, and the connection's share of the owner's Budget. See package shares.
 //
 // quota sends limits to the peer, and wakes goroutines that wait for room in the table of requests.
 type quota struct {
 	c     *Conn
-	share *share // nil without a budget
+	share *shares.Share // nil without a budget
 	// the requests granted, including those that the peer may send before it learns of a lower
 	// limit
 	limit      int
@@ -36,8 +38,9 @@ func (q *quota) joinBudget() (open, bytes int) {
 	c := q.c
 	open, bytes = q.hardLimit(), c.cfg.MaxOpenBytes
 	if c.cfg.Budget != nil {
-		q.share = c.cfg.Budget.join(c)
-		open, bytes = q.share.granted, q.share.bytes
+		var first shares.Limit
+		q.share, first = c.cfg.Budget.Join(q, open, bytes)
+		open, bytes = first.Open, first.Bytes
 	}
 	q.limit, q.limitBytes = open, bytes
 	return open, bytes
@@ -50,7 +53,7 @@ func (q *quota) usedLocked(open, bytes int) {
 	}
 	if open > q.peak {
 		if q.peak == 0 {
-			q.c.cfg.Budget.touch(q.share)
+			q.share.Touch()
 		}
 		q.peak = open
 	}
@@ -63,7 +66,7 @@ func (q *quota) budgetAllowsLocked(r *Request, open, bytes int) bool {
 	if open == 0 || open < q.limit && (bytes == 0 || bytes+r.bytes <= q.limitBytes) {
 		return true
 	}
-	if q.share == nil || open >= initialWindow || c.lifetime.answered || !c.cfg.Budget.borrow(q.share, open+1, bytes+r.bytes) {
+	if q.share == nil || open >= window.Initial || c.lifetime.answered || !q.share.Borrow(open+1, bytes+r.bytes) {
 		return false
 	}
 	// The peer reads this side's settings, which contain the limits, before it answers the ping.
@@ -87,44 +90,51 @@ func (q *quota) giveBackUnusedLocked() {
 	if ci.orphans > 0 {
 		open = max(ci.inOpen-ci.inNested-ci.orphans, 0) // mostOrphans bounds the orphans
 	}
-	q.limit, q.limitBytes = q.c.cfg.Budget.takeBack(q.share, open, ci.inBytes-ci.inNestBytes)
+	q.limit, q.limitBytes = q.share.TakeBack(open, ci.inBytes-ci.inNestBytes)
 }
 
 // leaveBudgetLocked removes the connection from the budget. Requests that still run go on counting.
 func (q *quota) leaveBudgetLocked() {
 	if q.share != nil {
-		q.c.cfg.Budget.leave(q.share)
+		q.share.Leave()
 		q.giveBackUnusedLocked()
 	}
 }
 
-// measure reports to the budget how many requests and bytes were in use since the last measurement.
-func (q *quota) measure() {
+// Measure reports to the budget how many requests and bytes were in use since the last measurement.
+func (q *quota) Measure() {
 	c := q.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	open, bytes := c.callsIn.inOpen-c.callsIn.inNested, c.callsIn.inBytes-c.callsIn.inNestBytes // the requests in the window
-	c.cfg.Budget.measuredAs(q.share, q.peak, q.peakBytes, open)
+	q.share.Measured(q.peak, q.peakBytes, open)
 	q.peak, q.peakBytes = open, bytes
 	q.giveBackUnusedLocked()
 }
 
-// sendLimit sends the peer a new limit.
-func (q *quota) sendLimit(ch change) {
+// Open returns how many requests of the peer are open.
+func (q *quota) Open() int {
+	q.c.mu.Lock()
+	defer q.c.mu.Unlock()
+	return q.c.callsIn.inOpen
+}
+
+// SetLimit sends the peer a new limit.
+func (q *quota) SetLimit(l shares.Limit) {
 	c := q.c
 	c.mu.Lock()
 	if c.lifetime.err != nil {
 		c.mu.Unlock()
 		return
 	}
-	w := wire.Window{MaxOpen: uint64(ch.limit), MaxOpenBytes: uint64(ch.bytes)}
+	w := wire.Window{MaxOpen: uint64(l.Open), MaxOpenBytes: uint64(l.Bytes)}
 	c.writing.appendLocked(func(dst []byte) []byte { return wire.AppendCredit(dst, 0, 0, &w) })
-	if ch.isLowering {
+	if l.Lower {
 		n := c.lifetime.nextPingLocked()
 		c.callsIn.lazyLocked().lowering = n
 		c.writing.sendPingLocked(wire.Ping, binary.LittleEndian.AppendUint64(nil, n))
 	} else {
-		q.limit, q.limitBytes = max(q.limit, ch.limit), max(q.limitBytes, ch.bytes)
+		q.limit, q.limitBytes = max(q.limit, l.Open), max(q.limitBytes, l.Bytes)
 		c.callsIn.roomChangedLocked()
 	}
 	c.writing.flushAndUnlock(false)
@@ -135,13 +145,13 @@ func (q *quota) sendLimit(ch change) {
 func (q *quota) obeyedLocked(n uint64) {
 	if ci := &q.c.callsIn; ci.lowering == n && n != 0 {
 		ci.lowering = 0
-		q.c.cfg.Budget.obeyed(q.share)
+		q.share.Obeyed()
 		q.giveBackUnusedLocked()
 	}
 }
 
-// enforce applies the lower limit to a peer that has not answered the ping for obeyTime.
-func (q *quota) enforce() {
+// Enforce applies the lower limit to a peer that has not answered the ping for obeyTime.
+func (q *quota) Enforce() {
 	c := q.c
 	c.mu.Lock()
 	defer c.mu.Unlock()

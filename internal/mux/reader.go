@@ -7,6 +7,7 @@ import (
 	"io"
 	"sync/atomic"
 
+	"github.com/yodel-rpc/yodel/internal/inline"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -60,10 +61,7 @@ type largeInput struct {
 
 // inlineCall is the user code that a reader runs, see inline.go.
 type inlineCall struct {
-	// state is a counter of inline calls, shifted by stateBits, and one of the states. The
-	// goroutine that changes state first decides whether the reader goes on or another reader takes
-	// over.
-	state   atomic.Uint64
+	state   inline.State
 	current *Request // the request that runs inline; nil for a Completer
 	used    *Request // the last request that ran inline to its end; nil while it is reused
 	scratch []byte
@@ -73,7 +71,7 @@ type inlineCall struct {
 // loop reads until the connection ends, another reader has taken over, or the callers read for
 // themselves.
 func (rd *reader) loop() {
-	if left := rd.read(); !left && rd.state.Load()&handedOver == 0 {
+	if left := rd.read(); !left && !rd.state.Taken() {
 		rd.c.reading.lingerAndClose()
 	}
 }
@@ -134,19 +132,19 @@ func (rd *reader) await(space []byte) (n int, err error) {
 	c := rd.c
 	l := &c.reading.self
 	rd.clock, rd.arrived = 0, 0
-	if c.socket == nil {
+	if !c.socket.Exists() {
 		return c.reading.readBelow(space)
 	}
 	start := c.now()
 	if rd.quiet {
-		n, err = l.poll(&c.rt.pollers, c.socket, start, c.cfg.Polling, space)
+		n, err = l.Poll(&c.rt.pollers, c.socket, start, c.cfg.Polling, space)
 	}
 	if n == 0 && err == nil {
 		n, err = c.reading.readBelow(space)
 	}
 	rd.clock = c.now()
 	rd.arrived = rd.clock
-	l.waited(rd.clock-start, c.cfg.Polling)
+	l.Waited(rd.clock-start, c.cfg.Polling)
 	return n, err
 }
 
@@ -159,7 +157,7 @@ func (rd *reader) got(n int) bool {
 	}
 	c.count.bytesIn.Add(uint64(n))
 	c.reading.heard.Store(true)
-	c.rt.memory.messageArrived()
+	c.rt.spares.MessageArrived()
 	if rd.piece.left > 0 {
 		return rd.grew(n)
 	}
@@ -260,7 +258,7 @@ func (rd *reader) readPreface() bool {
 	got := rd.buf[rd.r:rd.w]
 	n := min(len(got), len(wire.Preface))
 	if string(got[:n]) != wire.Preface[:n] {
-		if rd.c.socket != nil { // otherwise another goroutine would write, or not, before the end
+		if rd.c.socket.Exists() { // otherwise another goroutine would write, or not, before the end
 			rd.c.mu.Lock()
 			rd.c.writing.greetAndUnlock() // it tells a client of another protocol what it has reached
 		}

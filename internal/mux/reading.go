@@ -5,6 +5,9 @@ package mux
 import (
 	"runtime"
 	"sync/atomic"
+
+	"github.com/yodel-rpc/yodel/internal/inline"
+	"github.com/yodel-rpc/yodel/internal/readstate"
 )
 
 // reading is the role that reads the connection. Its state says who reads: a reader goroutine, a
@@ -18,19 +21,29 @@ type reading struct {
 	self    selfReading            // see selfread.go for what guards its fields
 	parking parkState              // see park.go for what guards its fields
 
-	state   atomic.Uint32 // a readState
-	heard   atomic.Bool   // the peer has sent something since the last keepalive check
-	watched atomic.Bool   // the connection is in cfg.Watch
-	preface bool          // the peer's preface has arrived; written by the reader with mu held
-	holding bool          // the reader waits for room for a one-way request, see awaitRequestRoomRelocking
+	state   readstate.Word
+	heard   atomic.Bool // the peer has sent something since the last keepalive check
+	watched inline.Watched
+	preface bool // the peer's preface has arrived; written by the reader with mu held
+	holding bool // the reader waits for room for a one-way request, see awaitRequestRoomRelocking
 }
 
-// handOver moves the reading of rd to a new goroutine, if rd is still in this state.
-func (re *reading) handOver(rd *reader, state uint64) {
+// State returns the state of the newest reader, for the Watch.
+func (re *reading) State() *inline.State { return &re.reader.Load().state }
+
+// HandOver is handOver for the Watch.
+func (re *reading) HandOver(of *inline.State, run uint64) {
+	if rd := re.reader.Load(); &rd.state == of {
+		re.handOver(rd, run)
+	}
+}
+
+// handOver moves the reading of rd to a new goroutine, if rd is still in this run.
+func (re *reading) handOver(rd *reader, run uint64) {
 	c := re.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !rd.state.CompareAndSwap(state, state&^(running|completing)|handedOver) {
+	if !rd.state.Take(run) {
 		return
 	}
 	rd.lostAt.Store(c.now())
@@ -38,10 +51,10 @@ func (re *reading) handOver(rd *reader, state uint64) {
 	next := &reader{c: c, input: input{buf: rd.buf[rd.r:], w: rd.w - rd.r}, ready: rd.ready}
 	if rd.current != nil {
 		// from here on the request no longer belongs to the reader
-		c.cfg.Pool.busy.Add(1)
+		c.cfg.Pool.running.Begin()
 		// the read buffer is shared with the next reader
 		rd.current.memory = requestCost + rd.current.bytes
-		c.memory.force(rd.current.memory)
+		c.memory.Force(rd.current.memory)
 		c.callsIn.enterTableLocked(rd.current)
 	}
 	re.reader.Store(next)
@@ -56,8 +69,8 @@ func (re *reading) handOver(rd *reader, state uint64) {
 func (re *reading) passOnReadingRelocking() {
 	c := re.c
 	rd := re.reader.Load()
-	state := rd.state.Load()
-	if state&completing == 0 {
+	run, runs := rd.state.InCallback()
+	if !runs {
 		return
 	}
 	c.mu.Unlock()
@@ -65,11 +78,11 @@ func (re *reading) passOnReadingRelocking() {
 	const turns = 16
 	for range turns {
 		runtime.Gosched()
-		if rd.state.Load() != state {
+		if rd.state.Load() != run {
 			return
 		}
 	}
-	re.handOver(rd, state)
+	re.handOver(rd, run)
 }
 
 // trimLocked drops memory of all roles that only calls need.
@@ -79,6 +92,9 @@ func (re *reading) trimLocked() {
 	c.writing.trimLocked()
 	c.callsIn.trimLocked()
 	c.callsOut.trimLocked()
+	if c.streams.reserved == 0 { // so partial is 0 too, and no stream waits
+		c.streams.lazyStreams = noStreams
+	}
 }
 
 // isIdleLocked reports whether only these events can happen next: a new call of either side, the
@@ -86,7 +102,7 @@ func (re *reading) trimLocked() {
 func (re *reading) isIdleLocked() bool {
 	c := re.c
 	written := !c.writing.flushing && len(c.writing.out) == 0 || !c.writing.allowedLocked()
-	return c.callsOut.open == 0 && c.callsIn.inOpen == 0 && len(c.callsOut.admission) == 0 && written &&
+	return c.callsOut.window.Open() == 0 && c.callsIn.inOpen == 0 && c.callsOut.window.Waiting() == 0 && written &&
 		c.lifetime.err == nil && c.lifetime.drained == nil && !c.lifetime.draining.Load()
 }
 
@@ -101,10 +117,10 @@ func (re *reading) lingerAndClose() {
 	c := re.c
 	re.drainBelow() // returns when the peer closes, when the read deadline passes, or at once
 	c.lifetime.closeBelow()
-	c.rt.parker.remove(c)
+	c.rt.parker.Remove(&c.reading)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	re.mustChange(readState(re.state.Load()), readEnded)
+	re.mustChange(re.state.Load(), readstate.Ended)
 	if c.lifetime.readerEnded != nil {
 		close(c.lifetime.readerEnded)
 	}

@@ -2,7 +2,11 @@
 
 package mux
 
-import "context"
+import (
+	"context"
+
+	"github.com/yodel-rpc/yodel/internal/memory"
+)
 
 // A reply can take far more memory than its request. A request of a few bytes can ask for a reply
 // of megabytes. A peer that does not read its replies, or reads them slowly, makes this side hold
@@ -60,8 +64,8 @@ func (ci *callsIn) admitReplyLocked(r *Request, expects int) bool {
 		rep := &ci.lazyLocked().replies
 		switch {
 		case rep.running == 0:
-			c.memory.force(expects)
-		case !c.memory.take(expects):
+			c.memory.Force(expects)
+		case !c.memory.Take(expects):
 			return false
 		}
 		rep.running++
@@ -107,9 +111,6 @@ func (ci *callsIn) replyGoneLocked(r *Request) {
 	}
 }
 
-// untilEnd is the context of waits that last until the connection ends at most.
-var untilEnd = context.Background()
-
 // awaitReplySpaceRelocking is awaitSpaceRelocking for the reply of r. It unlocks c.mu while it
 // waits. The bytes of a reply are counted until the reply is in the output. The bytes of a large
 // reply are counted until it is sent.
@@ -120,31 +121,31 @@ func (ci *callsIn) awaitReplySpaceRelocking(r *Request) error {
 		return c.lifetime.err
 	}
 	if more := size - r.expected; more > 0 {
-		c.memory.force(more)
+		c.memory.Force(more)
 		r.memory += more
 	}
 	if len(c.writing.out) < c.cfg.MaxUnsent {
 		return c.lifetime.err
 	}
 	ci.stuck.Add(int64(size))
-	err := c.writing.awaitSpaceRelocking(untilEnd, noDeadline, c.cfg.MaxUnsent)
+	err := c.writing.awaitSpaceRelocking(context.Background(), noDeadline, c.cfg.MaxUnsent)
 	ci.stuck.Add(-int64(size))
 	return err
 }
 
-// countOutLocked counts the bytes in the output beyond mostStash. It reports whether the memory
-// limit allows them.
+// countOutLocked counts the bytes in the output beyond memory.MostStash. It reports whether the
+// memory limit allows them.
 func (w *writing) countOutLocked() (bears bool) {
 	c := w.c
-	n := len(w.out) - mostStash
+	n := len(w.out) - memory.MostStash
 	if n <= 0 && c.callsIn.replies.inOut == 0 || c.lifetime.err != nil {
 		return true
 	}
 	rep := &c.callsIn.lazyLocked().replies
 	more := max(n, 0) - rep.inOut
 	rep.inOut += more
-	if bears = c.memory.take(more); !bears {
-		c.memory.force(more)
+	if bears = c.memory.Take(more); !bears {
+		c.memory.Force(more)
 	}
 	return bears
 }

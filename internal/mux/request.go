@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
+	"github.com/yodel-rpc/yodel/internal/collect"
+	"github.com/yodel-rpc/yodel/internal/keyqueue"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -61,14 +63,14 @@ type Request struct {
 	Attachment []byte
 	Broken     error // why the message could not be read, or nil; Serve turns it into the reply
 
-	// Taken is the reading of Clock when this side began to work on the request. Taken is 0 if the
-	// reader goroutine runs the request and has not read the clock. Left is the reading of Clock
-	// when Done returned, or 0 if Done has not read the clock. The reader uses Left as the
-	// beginning of the next call.
+	// Taken, Left, Arrived and Began are readings of the clock, or 0. Taken is from when this side
+	// began to work on the request. It is 0 if the reader goroutine runs the request and has not
+	// read the clock. Left is from when Done returned, if Done has read the clock. The reader uses
+	// Left as the beginning of the next call.
 	Taken, Left time.Duration
-	// Arrived is the reading of Clock when the first frame of the request was read. Arrived is 0 if
-	// the reader goroutine runs the request and has not read the clock. Began is the reading of
-	// Clock when the method itself began, if Serve has set it.
+	// Arrived is from when the first frame of the request was read. It is 0 if the reader goroutine
+	// runs the request and has not read the clock. Began is from when the method itself began, if
+	// Serve has set it.
 	Arrived, Began time.Duration
 
 	// Serve fills in Reply. Scratch is memory for encoding the reply. If Serve grows it, Serve
@@ -95,9 +97,9 @@ type Request struct {
 	orphan bool         // one-way, and its connection has ended; guarded by Conn.mu
 	held   *[]byte      // the memory of the body, unless that memory is the read buffer
 	// set while the request arrives in pieces; changed by the reader with Conn.mu held
-	collected *collector
-	stream    *Stream       // nil for a unary method
-	ordered   *orderedState // nil when the request is not ordered; guarded by Conn.mu
+	collected *collect.Message
+	stream    *Stream                   // nil for a unary method
+	ordered   *keyqueue.Entry[*Request] // nil when the request is not ordered; guarded by Conn.mu
 }
 
 // An Outcome is the reply to a request.
@@ -138,10 +140,10 @@ func (r *Request) Stream() *Stream { return r.stream }
 func (r *Request) run() {
 	c := r.conn
 	if r.park() {
-		c.cfg.Pool.ran()
+		c.cfg.Pool.running.End()
 		return
 	}
-	scratch := c.cfg.Pool.buffer()
+	scratch := c.cfg.Pool.buffers.Get()
 	r.Scratch = (*scratch)[:0]
 	r.Taken = c.rt.clock()
 	normal := false
@@ -150,7 +152,7 @@ func (r *Request) run() {
 			r.Scratch = nil // Finish may run at the same time
 		}
 		if !r.served() {
-			c.cfg.Pool.release(scratch)
+			c.cfg.Pool.buffers.Put(scratch)
 			return
 		}
 		if !normal && r.late.Load() == notLate {
@@ -163,9 +165,9 @@ func (r *Request) run() {
 		defer func() { // also if Done ends the goroutine
 			*scratch = r.Scratch
 			r.Scratch = nil
-			c.cfg.Pool.release(scratch)
+			c.cfg.Pool.buffers.Put(scratch)
 			r.releaseBody(c.cfg.Pool)
-			c.cfg.Pool.ran()
+			c.cfg.Pool.running.End()
 		}()
 		r.target.Done(r, took, false)
 	}()
@@ -219,9 +221,9 @@ func microseconds(d time.Duration) uint64 { return uint64(max(d, 0) / time.Micro
 func (r *Request) releaseBody(p *Pool) {
 	if r.held != nil {
 		if r.own {
-			r.conn.rt.memory.give(*r.held)
+			r.conn.rt.spares.Give(*r.held)
 		} else {
-			p.release(r.held)
+			p.buffers.Put(r.held)
 		}
 		r.held, r.Body, r.Attachment = nil, nil, nil
 	}

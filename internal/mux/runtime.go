@@ -5,6 +5,11 @@ package mux
 import (
 	"math/rand/v2"
 	"time"
+
+	"github.com/yodel-rpc/yodel/internal/monotime"
+	"github.com/yodel-rpc/yodel/internal/parker"
+	"github.com/yodel-rpc/yodel/internal/socket"
+	"github.com/yodel-rpc/yodel/internal/spares"
 )
 
 // A Runtime provides what connections share within a process: the clock, random numbers, the
@@ -17,15 +22,15 @@ type Runtime struct {
 	Now  func() time.Time    // nil means time.Now
 	Rand func(n int64) int64 // a random number from 0 to n-1; nil means rand.Int64N
 
-	parker  parker
-	pollers pollers
-	memory  largeMemory
+	parker  parker.Parker
+	pollers socket.Pollers
+	spares  spares.Set
 }
 
 // NewRuntime returns a Runtime that shares nothing with other Runtimes. It need not be closed.
 func NewRuntime() *Runtime {
 	rt := new(Runtime)
-	rt.parker.rt = rt
+	rt.parker.Now = rt.now
 	return rt
 }
 
@@ -42,12 +47,12 @@ func (cfg *Config) runtime() *Runtime {
 	return processRuntime
 }
 
-// clock is like Clock, but takes the time from the Runtime.
+// clock is like monotime.Now, but takes the time from the Runtime.
 func (rt *Runtime) clock() time.Duration {
 	if rt.Now != nil {
-		return rt.Now().Sub(birth)
+		return monotime.Of(rt.Now())
 	}
-	return time.Since(birth)
+	return monotime.Now()
 }
 
 // now returns the reading of clock in nanoseconds.

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/monotime"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -33,16 +34,6 @@ func eachPolling(t *testing.T, test func(t *testing.T, limits mux.Limits)) {
 	for _, polling := range []bool{false, true} {
 		t.Run(fmt.Sprint("polling ", polling), func(t *testing.T) { test(t, loneLimits(polling)) })
 	}
-}
-
-// untilOffered makes calls until the reading of the connection is left to its callers.
-func untilOffered(t testing.TB, c *mux.Conn) {
-	t.Helper()
-	eventually(t, "the reading is offered", func() bool {
-		mustEcho(t, c, echo, "alone")
-		offered, _ := c.Self()
-		return offered
-	})
 }
 
 // A goroutine reads again when no call comes, so that what the peer says of its own accord is
@@ -77,12 +68,12 @@ func TestASingleCallersAnswerSaysWhenItCame(t *testing.T) {
 		c, _ := s.overTCP(t)
 		untilOffered(t, c)
 		for range 100 {
-			began := mux.Clock()
+			began := monotime.Now()
 			a, err := c.Call(context.Background(), &mux.Out{Method: echo})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if ended := mux.Clock(); a.At < began || a.At > ended {
+			if ended := monotime.Now(); a.At < began || a.At > ended {
 				t.Fatalf("the answer says that it came %v after the call began, which took %v", a.At-began, ended-began)
 			}
 			a.Release()
@@ -124,14 +115,6 @@ func asleepIn(ctx context.Context, t *testing.T, c *mux.Conn, out *mux.Out) <-ch
 		return asleep || !offered && c.Tables().Open == 1 || len(ended) == 1
 	})
 	return ended
-}
-
-// blocked is a server method that answers when nobody waits any more.
-func blocked() *handler {
-	return &handler{serve: func(r *mux.Request) {
-		<-r.Done()
-		answerEcho(r)
-	}}
 }
 
 func TestTheDeadlineOfACallerThatReads(t *testing.T) {

@@ -24,7 +24,7 @@ func (lt *lifetime) onSettings(payload []byte) bool {
 	c.mu.Lock()
 	lt.helloBy = 0
 	c.callsOut.setWindowLocked(l.MaxOpen, l.MaxOpenBytes)
-	c.callsOut.setUpperBoundsLocked(&l)
+	c.callsOut.window.SetUpperBounds(max(l.MaxOpen, l.MostOpen), max(l.MaxOpenBytes, l.MostOpenBytes))
 	if l.MaxMethods > 0 {
 		c.callsOut.maxNum = int32(min(l.MaxMethods, math.MaxUint16))
 	}
@@ -32,7 +32,7 @@ func (lt *lifetime) onSettings(payload []byte) bool {
 		c.streams.peerStream = int32(min(max(l.StreamWindow, minStreamWindow), maxStreamWindow))
 	}
 	if c.quota.share != nil {
-		c.cfg.Budget.greet(c.quota.share)
+		c.quota.share.Greet()
 	}
 	c.callsOut.admitNextLocked()
 	c.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
+	"github.com/yodel-rpc/yodel/internal/collect"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -15,17 +16,20 @@ import (
 // A slot is an entry in the table of calls that this side opened. A slot is in use from the request
 // until the final frame has arrived, even if the caller no longer waits. So an id is not reused too
 // early. Conn.mu guards it.
+//
+// A slot fills one cache line, because a search for passed deadlines looks at many slots.
 type slot struct {
-	id     uint32 // of the current call; of the previous call while the slot is free
-	taken  bool
-	nested bool    // the request was sent beyond the window, see nested.go
-	waiter *waiter // nil when the caller no longer waits
-	bytes  int     // counted in openBytes
-	end    uint64  // offset behind the last byte of the request in the connection's output
-	nth    uint64  // the number of the request among all that the connection sent
-	oneWay bool
-	part   *collector
-	stream *Stream
+	id       uint32 // of the current call; of the previous call while the slot is free
+	taken    bool
+	nested   bool // the request was sent beyond the window, see nested.go
+	oneWay   bool
+	deadline int64   // on the connection's clock; 0 for none
+	waiter   *waiter // nil when the caller no longer waits
+	bytes    int     // counted in the window
+	end      uint64  // offset behind the last byte of the request in the connection's output
+	nth      uint64  // the number of the request among all that the connection sent
+	part     *collect.Message
+	stream   *Stream
 }
 
 // A waiter waits for a call to end. It represents a goroutine that waits on a channel, or a
@@ -39,17 +43,16 @@ type waiter struct {
 	// the deadline, or endAndUnlock.
 	id atomic.Uint32
 	// the caller has canceled, and to receives only the end of the call, see Follower
-	late     bool
-	bound    bool          // the call's context can end
-	to       Completer     // receives the outcome in place of wake
-	deadline int64         // on the connection's clock; 0 for none
-	stop     func() bool   // stops the context.AfterFunc of an asynchronous call; nil for none
-	wake     chan struct{} // capacity 1: one signal per call
-	conn     *Conn
-	nth      uint64 // as in slot; set while a halter may call Halt
-	buf      []byte // the reply's frame
-	answer   Answer
-	err      error
+	late   bool
+	bound  bool          // the call's context can end
+	to     Completer     // receives the outcome in place of wake
+	stop   func() bool   // stops the context.AfterFunc of an asynchronous call; nil for none
+	wake   chan struct{} // capacity 1: one signal per call
+	conn   *Conn
+	nth    uint64 // as in slot; set while a halt.Context may call Halt
+	buf    []byte // the reply's frame
+	answer Answer
+	err    error
 }
 
 func newWaiter() any {
@@ -58,27 +61,7 @@ func newWaiter() any {
 	return w
 }
 
-// A halter is a cancelable context without a channel: canceling it calls Halt on the connection in
-// place of closing Done. A halter ends when its outer context ends. It is for a context that is
-// created for each of many calls. A channel, and a goroutine that closes it, would cost too much
-// there.
-type halter interface {
-	// Outer returns Done of the outer context.
-	Outer() <-chan struct{}
-	// Await names the call to halt, and halts it at once if the context has ended. A nil conn names
-	// no call. Await waits until a running Halt has returned, so that conn is not used afterwards.
-	Await(conn interface{ Halt(id uint32) }, id uint32)
-}
-
-// ends returns the channel that is closed when ctx ends, and ctx as a halter if ctx is one.
-func ends(ctx context.Context) (done <-chan struct{}, h halter) {
-	if h, ok := ctx.(halter); ok {
-		return h.Outer(), h
-	}
-	return ctx.Done(), nil
-}
-
-// Halt cancels w's call if it has not ended. See halter.
+// Halt implements halt.Conn.
 func (w *waiter) Halt(id uint32) {
 	w.conn.callsOut.giveUp(id, w.nth, context.Canceled, context.Canceled)
 }
@@ -124,19 +107,19 @@ func (co *callsOut) takeSlotLocked(w *waiter, size int) uint32 {
 		i = co.free[n-1]
 		co.free = co.free[:n-1]
 	} else {
-		i = uint32(len(co.slots)) //nolint:gosec // below MaxSlots: maxSlots is
+		i = uint32(len(co.slots)) //nolint:gosec // below MaxSlots: window.Slots is
 		co.slots = append(co.slots, slot{id: i})
 	}
 	s := &co.slots[i]
 	s.id = wire.NextID(s.id)
-	s.taken, s.waiter, s.bytes = true, w, size
+	s.taken, s.waiter, s.bytes, s.deadline = true, w, size, 0
 	w.id.Store(s.id)
 	return s.id
 }
 
 // freeSlotLocked frees the slot of a call that has ended, and its room in the window.
 func (co *callsOut) freeSlotLocked(s *slot) {
-	s.part.dropLocked()
+	s.part.DropLocked()
 	s.taken, s.waiter, s.part = false, nil, nil
 	co.dropStreamLocked(s)
 	co.free = append(co.free, wire.Slot(s.id))
@@ -177,7 +160,7 @@ func (co *callsOut) abandon(id uint32, nth uint64, why error) {
 	if co.callLocked(id, nth) != nil {
 		co.abandonLocked(id, why)
 	}
-	c.writing.flushAndUnlock(co.open > 1)
+	c.writing.flushAndUnlock(co.window.Open() > 1)
 }
 
 func (co *callsOut) abandonLocked(id uint32, why error) {
@@ -186,9 +169,9 @@ func (co *callsOut) abandonLocked(id uint32, why error) {
 	if s == nil || c.lifetime.err != nil {
 		return
 	}
-	s.waiter = nil
+	s.waiter, s.deadline = nil, 0
 	if s.part != nil {
-		s.part.dropLocked()
+		s.part.DropLocked()
 		s.part = unwanted
 	}
 	co.dropStreamLocked(s)
@@ -212,7 +195,7 @@ func (co *callsOut) giveUp(id uint32, nth uint64, why, err error) {
 	w := s.waiter
 	co.abandonLocked(id, why)
 	co.followLocked(id, w.to)
-	c.writing.flushAndUnlock(co.open > 1)
+	c.writing.flushAndUnlock(co.window.Open() > 1)
 	w.fail(err)
 }
 
@@ -224,7 +207,7 @@ func (co *callsOut) followLocked(id uint32, to Completer) {
 		return
 	}
 	w := co.waiterLocked()
-	w.to, w.deadline, w.late = f.Abandoned(), 0, true
+	w.to, w.late = f.Abandoned(), true
 	w.id.Store(id)
 	s.waiter = w
 }

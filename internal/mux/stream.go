@@ -67,12 +67,6 @@ func (t *Traffic) in(messages, bytes int) {
 	t.ReceivedBytes += bytes
 }
 
-// A record in the memory of a stream is a header and a message. A message that arrived as one
-// frame, without fields and without a checksum, is kept with its frame header. So the messages of
-// one read, often hundreds, are received by copying them. The record of any other message has the
-// type gathered, and the cost of the message in place of an id.
-const gathered wire.Type = 0
-
 const (
 	// defaultStreamWindow is the window of a side whose settings name none.
 	defaultStreamWindow = 64 << 10
@@ -138,7 +132,7 @@ func (st *Stream) endLocked(why error) {
 	for _, n := range [...]*int{&st.receiving.kept, &st.receiving.held, &st.receiving.grown} {
 		c.streams.unreserveLocked(n)
 	}
-	c.memory.give(st.receiving.least + st.taken)
+	c.memory.Give(st.receiving.least + st.taken)
 	st.receiving.least, st.taken = 0, 0
 }
 
@@ -158,16 +152,6 @@ func (st *Stream) Complete(a *Answer, err error) {
 	st.endLocked(errStreamEnded)
 	c.writing.flushAndUnlock(false)
 	close(st.done)
-}
-
-// Ended reports whether a call that this side opened has ended.
-func (st *Stream) Ended() bool {
-	select {
-	case <-st.done:
-		return true
-	default:
-		return false
-	}
 }
 
 // Cancel ends a call that this side opened, unless it has ended. It tells the peer. The outcome is

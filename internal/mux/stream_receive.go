@@ -8,6 +8,9 @@ import (
 	"io"
 	"slices"
 
+	"github.com/yodel-rpc/yodel/internal/collect"
+	"github.com/yodel-rpc/yodel/internal/records"
+	"github.com/yodel-rpc/yodel/internal/spares"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -15,14 +18,11 @@ import (
 // the consumer.
 type receiving struct {
 	st       *Stream
-	window   uint64        // how many bytes may arrive beyond those consumed
-	granted  uint64        // how many bytes may arrive in all, by the credit that the peer was sent
-	received uint64        // how many bytes have arrived
-	consumed uint64        // how many of them have been consumed
-	in       []byte        // records of messages; the last one may be incomplete
-	complete int           // bytes of in that are complete records
-	want     int           // the size of the incomplete message, or 0
-	pending  uint64        // the cost of its pieces that is not consumed yet
+	window   uint64 // how many bytes may arrive beyond those consumed
+	granted  uint64 // how many bytes may arrive in all, by the credit that the peer was sent
+	received uint64 // how many bytes have arrived
+	consumed uint64 // how many of them have been consumed
+	in       records.Buffer
 	closed   error         // why nothing more can arrive, or nil
 	wake     chan struct{} // capacity 1
 	waiting  bool          // the consumer waits for a message
@@ -34,8 +34,7 @@ type receiving struct {
 	least    int           // bytes counted for the window without a reservation
 
 	// Owned by the consumer, the goroutine that calls Receive.
-	out       []byte // records that the consumer has taken from in
-	at        int    // how much of out Receive has returned
+	out       records.Taken
 	uncounted uint64 // the cost of those messages that consumed does not include yet
 	half      uint64 // half of the window
 }
@@ -53,7 +52,7 @@ func (rv *receiving) accept() {
 			rv.grown += n
 		} else {
 			rv.window = minStreamWindow
-			c.memory.force(minStreamWindow)
+			c.memory.Force(minStreamWindow)
 			rv.least = minStreamWindow
 		}
 		rv.grantLocked(rv.window)
@@ -66,31 +65,24 @@ func (rv *receiving) receive(ctx context.Context) (msg []byte, flags wire.Flags,
 	if ctx.Err() != nil {
 		return nil, 0, context.Cause(ctx)
 	}
-	if rv.at == len(rv.out) {
+	if rv.out.Left() == 0 {
 		if err := rv.refill(ctx); err != nil {
 			return nil, 0, err
 		}
 	}
-	record := rv.out[rv.at:]
-	h := wire.ParseHeader(record)
-	n := wire.HeaderSize + int(h.Len)
-	if h.Type == gathered {
-		rv.uncounted += uint64(h.ID)
-	} else {
-		rv.uncounted += uint64(n)
-	}
-	rv.at += n
-	if rv.uncounted > rv.half && rv.at < len(rv.out) {
+	msg, flags, cost := rv.out.Next()
+	rv.uncounted += cost
+	if rv.uncounted > rv.half && rv.out.Left() > 0 {
 		c := rv.st.conn
 		c.mu.Lock()
 		rv.consumeLocked()
 		c.writing.flushLaterAndUnlock()
 	}
-	return record[wire.HeaderSize:n:n], h.Flags & opening, nil
+	return msg, flags & opening, nil
 }
 
 // buffered is Stream.Buffered.
-func (rv *receiving) buffered() int { return len(rv.out) - rv.at }
+func (rv *receiving) buffered() int { return rv.out.Left() }
 
 // refill takes the messages that have arrived, or waits for one.
 func (rv *receiving) refill(ctx context.Context) error {
@@ -100,7 +92,7 @@ func (rv *receiving) refill(ctx context.Context) error {
 	defer c.writing.flushLaterAndUnlock()
 	c.streams.unreserveLocked(&rv.held)
 	rv.consumeLocked()
-	for rv.complete == 0 {
+	for rv.in.Complete() == 0 {
 		if rv.closed != nil {
 			rv.giveMemoryLocked()
 			return rv.closed
@@ -112,14 +104,7 @@ func (rv *receiving) refill(ctx context.Context) error {
 			return err
 		}
 	}
-	tail := rv.in[rv.complete:]
-	spare := rv.out[:0]
-	if cap(spare) > max(keepBuffer, 2*int(rv.window)) { //nolint:gosec // at most maxStreamWindow
-		st.conn.rt.memory.give(spare)
-		spare = nil
-	}
-	rv.out, rv.at = rv.in[:rv.complete], 0
-	rv.in, rv.complete = append(spare, tail...), 0
+	rv.out.Refill(&rv.in, max(keepBuffer, 2*int(rv.window)), &c.rt.spares) //nolint:gosec // at most maxStreamWindow
 	rv.held, rv.kept = rv.kept, 0
 	return nil
 }
@@ -128,12 +113,12 @@ func (rv *receiving) refill(ctx context.Context) error {
 // It does not do so on the side that opened a duplex. There the caller's function may have started
 // a goroutine that still reads a message while the call waits for its end.
 func (rv *receiving) giveMemoryLocked() {
-	st := rv.st
-	if !st.opener || st.kind == wire.Feed {
-		st.conn.rt.memory.give(rv.in)
-		st.conn.rt.memory.give(rv.out)
+	var memory *spares.Set
+	if st := rv.st; !st.opener || st.kind == wire.Feed {
+		memory = &st.conn.rt.spares
 	}
-	rv.in, rv.out, rv.at = nil, nil, 0
+	rv.in.Free(memory)
+	rv.out.Free(memory)
 }
 
 // consumeLocked counts the messages that Receive has returned as consumed.
@@ -193,7 +178,7 @@ const opening = wire.Compressed | wire.HasAttachment
 // dataLocked.
 func (rv *receiving) wholeLocked(frames []byte) (size, n int) {
 	st := rv.st
-	if rv.closed != nil || len(rv.in) > rv.complete {
+	if rv.closed != nil || !rv.in.Whole() {
 		return 0, 0
 	}
 	room := int(min(rv.granted-rv.received, uint64(len(frames)))) //nolint:gosec // both are lengths; the peer has never sent more than granted
@@ -206,33 +191,19 @@ func (rv *receiving) wholeLocked(frames []byte) (size, n int) {
 		if h.Type != wire.Data || h.ID != st.id || h.Flags&special != plain || h.Len > largest || end > room {
 			break
 		}
-		if h.Flags&wire.Waited != 0 && rv.waiting && rv.complete+size == 0 {
+		if h.Flags&wire.Waited != 0 && rv.waiting && rv.in.Complete()+size == 0 {
 			rv.growLocked()
 		}
 		size = end
 		n++
 	}
 	if n > 0 {
-		rv.storeLocked(frames[:size])
+		rv.in.AddFrames(frames[:size], &st.conn.rt.spares)
 		rv.received += uint64(size)
-		rv.complete = len(rv.in)
 		st.traffic.in(n, size-n*wire.HeaderSize)
 		rv.signalLocked()
 	}
 	return size, n
-}
-
-// storeLocked appends received bytes to in. For many bytes it reuses memory of streams that have
-// ended. Without that, growing the buffer in for 10,000 messages of 128 bytes would take twice the
-// memory of the messages.
-func (rv *receiving) storeLocked(b []byte) {
-	st := rv.st
-	if n := len(rv.in) + len(b); n > cap(rv.in) && n >= minLarge {
-		in := append(st.conn.rt.memory.take(pow2(n)), rv.in...)
-		st.conn.rt.memory.give(rv.in)
-		rv.in = in
-	}
-	rv.in = append(rv.in, b...)
 }
 
 // dataLocked receives a frame. It returns how the peer has violated the protocol, or "".
@@ -252,7 +223,7 @@ func (rv *receiving) dataLocked(h wire.Header, payload []byte, broken error) (br
 		rv.closeReceiveLocked(&BrokenError{Cause: broken})
 		return ""
 	}
-	if rv.want == 0 && len(rv.in) == rv.complete {
+	if rv.in.Whole() {
 		rv.openRecordLocked(h, &payload)
 	}
 	if rv.closed != nil {
@@ -263,7 +234,7 @@ func (rv *receiving) dataLocked(h wire.Header, payload []byte, broken error) (br
 		rv.growLocked()
 	}
 	switch {
-	case rv.complete > 0:
+	case rv.in.Complete() > 0:
 		rv.signalLocked()
 	// A message that is partly received must not block other streams while its consumer is busy
 	// elsewhere.
@@ -297,36 +268,22 @@ func (rv *receiving) openRecordLocked(h wire.Header, payload *[]byte) {
 		return
 	}
 	*payload = msg
-	rv.want = int(size) //nolint:gosec // within MaxMessage
-	rv.in = wire.Begin(rv.in, &wire.Header{Type: gathered, Flags: h.Flags & opening})
+	rv.in.Open(int(size), h.Flags&opening) //nolint:gosec // within MaxMessage
 }
 
 // pieceOfRecordLocked adds a piece to the incomplete message. The last piece completes it.
 func (rv *receiving) pieceOfRecordLocked(h wire.Header, piece []byte, cost uint64) {
 	st := rv.st
-	have := len(rv.in) - rv.complete - wire.HeaderSize + len(piece)
-	switch last := h.Flags&wire.More == 0; {
-	case have > rv.want:
-		rv.closeReceiveLocked(&BrokenError{Cause: errLonger})
-		return
-	case last && have < rv.want:
-		rv.closeReceiveLocked(&BrokenError{Cause: errShorter})
+	size, last := rv.in.Want(), h.Flags&wire.More == 0
+	// with a reservation, memory for the whole message is counted
+	if err := rv.in.AddPiece(piece, cost, last, rv.reserved > 0, &st.conn.rt.spares); err != nil {
+		rv.closeReceiveLocked(&BrokenError{Cause: err})
 		return
 	}
-	// Enough bytes have arrived to believe the announced size, and memory for it is reserved.
-	if have > firstGrant && rv.reserved > 0 {
-		rv.growTo(len(rv.in) + rv.want - have + len(piece))
-	}
-	rv.storeLocked(piece)
-	rv.pending += cost
-	if h.Flags&wire.More != 0 {
+	if !last {
 		return
 	}
-	record := rv.in[rv.complete:]
-	h = wire.Header{Type: gathered, Flags: wire.Flags(record[5]), Len: uint32(have), ID: uint32(rv.pending)} //nolint:gosec // within MaxMessage, and the window
-	wire.PutHeader(record, &h)
-	rv.complete, rv.want, rv.pending = len(rv.in), 0, 0
-	st.traffic.in(1, have)
+	st.traffic.in(1, size)
 	if rv.reserved != 0 {
 		rv.kept += rv.reserved // until the consumer has processed the message
 		st.conn.streams.lazyLocked().partial -= rv.reserved
@@ -335,27 +292,18 @@ func (rv *receiving) pieceOfRecordLocked(h wire.Header, piece []byte, cost uint6
 	rv.doneWithPartLocked()
 }
 
-// growTo makes room for n bytes in all. Unlike append, make takes new memory from the system
-// without touching it. Touching it would block the connection for milliseconds.
-func (rv *receiving) growTo(n int) {
-	if n > cap(rv.in) {
-		rv.in = append(make([]byte, 0, n), rv.in...)
-	}
-}
-
 // pieceLocked consumes the pieces of a message that is larger than the window. It does so only for
 // a message that the consumer waits for, and only with a reservation for the whole message.
 // Otherwise several messages could keep each other from becoming complete.
 func (rv *receiving) pieceLocked() {
 	st := rv.st
-	if rv.pending == 0 || rv.complete > 0 || rv.queued {
+	if rv.in.Pending() == 0 || rv.in.Complete() > 0 || rv.queued {
 		return
 	}
 	if rv.reserved == 0 && !st.conn.streams.reserveLocked(st) {
 		return
 	}
-	rv.consumed += rv.pending
-	rv.pending = 0
+	rv.consumed += rv.in.ConsumePieces()
 }
 
 // growLocked doubles the window of a receiver that is faster than the window allows.
@@ -378,11 +326,11 @@ func (rv *receiving) closeReceiveLocked(err error) {
 	if rv.closed != nil {
 		return
 	}
-	if err == io.EOF && len(rv.in) > rv.complete { //nolint:errorlint // it is passed bare
-		err = &BrokenError{Cause: errShorter}
+	if err == io.EOF && !rv.in.Whole() { //nolint:errorlint // it is passed bare
+		err = &BrokenError{Cause: collect.ErrShorter}
 	}
 	rv.closed = err
-	rv.in, rv.want, rv.pending = rv.in[:rv.complete], 0, 0
+	rv.in.Cut()
 	rv.doneWithPartLocked()
 	rv.signalLocked()
 }

@@ -2,7 +2,11 @@
 
 package mux
 
-import "github.com/yodel-rpc/yodel/internal/wire"
+import (
+	"github.com/yodel-rpc/yodel/internal/collect"
+	"github.com/yodel-rpc/yodel/internal/memory"
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
 
 // streams is the role that bounds the memory that all streams of a connection may hold together.
 // The file stream.go implements the single stream.
@@ -24,12 +28,7 @@ type lazyStreams struct {
 var noStreams = new(lazyStreams)
 
 // lazyLocked returns the lazy part for writing to it.
-func (ss *streams) lazyLocked() *lazyStreams {
-	if ss.lazyStreams == noStreams {
-		ss.lazyStreams = new(lazyStreams)
-	}
-	return ss.lazyStreams
-}
+func (ss *streams) lazyLocked() *lazyStreams { return ownPart(&ss.lazyStreams, noStreams) }
 
 func (ss *streams) streamWindow() int {
 	c := ss.c
@@ -52,7 +51,7 @@ func (ss *streams) beginStreamLocked(out *Out, id uint32, flags wire.Flags) {
 	if receiverSends(st.kind) {
 		st.receiving.granted, st.receiving.least = st.receiving.window, int(st.receiving.window) //nolint:gosec // at most maxStreamWindow
 		// this side opened the stream itself, so the bytes cannot be refused
-		c.memory.force(st.receiving.least)
+		c.memory.Force(st.receiving.least)
 	}
 	c.callsOut.slots[wire.Slot(id)].stream = st
 }
@@ -76,21 +75,21 @@ func (ss *streams) streamLocked(h wire.Header) *Stream {
 // waiting for st.
 func (ss *streams) reserveLocked(st *Stream) bool {
 	c := ss.c
-	if len(ss.reserving) > 0 && !st.receiving.queued || ss.partial > 0 && ss.reserved+st.receiving.want > c.cfg.MaxOpenBytes {
+	if len(ss.reserving) > 0 && !st.receiving.queued || ss.partial > 0 && ss.reserved+st.receiving.in.Want() > c.cfg.MaxOpenBytes {
 		if !st.receiving.queued {
 			st.receiving.queued = true
 			ss.lazyLocked().reserving = append(ss.reserving, st)
 		}
 		return false
 	}
-	if !c.memory.take(st.receiving.want) {
-		st.receiving.closeReceiveLocked(ErrMemory)
+	if !c.memory.Take(st.receiving.in.Want()) {
+		st.receiving.closeReceiveLocked(memory.ErrFull)
 		return false
 	}
-	st.receiving.reserved = st.receiving.want
+	st.receiving.reserved = st.receiving.in.Want()
 	lazy := ss.lazyLocked()
-	lazy.reserved += st.receiving.want
-	lazy.partial += st.receiving.want
+	lazy.reserved += st.receiving.in.Want()
+	lazy.partial += st.receiving.in.Want()
 	return true
 }
 
@@ -102,7 +101,7 @@ func (ss *streams) widenLocked(n int) bool {
 	if c.cfg.MaxMemory > 0 {
 		most = c.cfg.MaxMemory / 2
 	}
-	if ss.reserved+n > most || !c.memory.take(n) {
+	if ss.reserved+n > most || !c.memory.Take(n) {
 		return false
 	}
 	ss.lazyLocked().reserved += n
@@ -112,7 +111,7 @@ func (ss *streams) widenLocked(n int) bool {
 func (ss *streams) unreserveLocked(n *int) {
 	if *n != 0 {
 		ss.lazyLocked().reserved -= *n
-		ss.c.memory.give(*n)
+		ss.c.memory.Give(*n)
 		*n = 0
 	}
 	ss.admitStreamsLocked()
@@ -132,9 +131,9 @@ func (ss *streams) admitStreamsLocked() {
 	}
 }
 
-// gathererLocked returns the collector or the stream that a Data frame belongs to. Both are nil if
+// gathererLocked returns the message or the stream that a Data frame belongs to. Both are nil if
 // the call was canceled or refused.
-func (ss *streams) gathererLocked(h wire.Header) (p *collector, st *Stream) {
+func (ss *streams) gathererLocked(h wire.Header) (p *collect.Message, st *Stream) {
 	c := ss.c
 	if h.Flags&wire.OfReply != 0 {
 		if s := c.callsOut.slotLocked(h.ID); s != nil {

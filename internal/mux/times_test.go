@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/monotime"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -37,7 +38,7 @@ func TestRepliesSayWhereTheTimeWent(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				target := &handler{inline: test.inline, serve: func(r *mux.Request) {
 					time.Sleep(test.waits)
-					r.Began = mux.Clock()
+					r.Began = monotime.Now()
 					time.Sleep(test.takes)
 					if r.Reply.Code = test.code; test.code != 0 {
 						r.Reply.Fields = &wire.Fields{Message: []byte("it cannot be done")}
@@ -50,7 +51,7 @@ func TestRepliesSayWhereTheTimeWent(t *testing.T) {
 				}}
 				c, _ := s.inMemory(t)
 				out := &mux.Out{Method: echo, Fields: wire.Fields{Explain: test.explain}}
-				began := mux.Clock()
+				began := monotime.Now()
 				a, err := c.Call(context.Background(), out)
 				if err != nil {
 					t.Fatal(err)

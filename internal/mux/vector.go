@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/parts"
+	"github.com/yodel-rpc/yodel/internal/socket"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -24,7 +26,7 @@ import (
 // whether the frame is the last one. If step returns false, the message is no longer wanted, and
 // sendRestAndUnlock returns nil. If copied is set, sendRestAndUnlock copies all bytes with c.mu
 // held, so it does not read the message after step has returned false.
-func (w *writing) sendRestAndUnlock(ctx context.Context, deadline time.Time, h wire.Header, rest pieces, copied bool, step func(size int, last bool) bool) error {
+func (w *writing) sendRestAndUnlock(ctx context.Context, deadline time.Time, h wire.Header, rest parts.Parts, copied bool, step func(size int, last bool) bool) error {
 	c := w.c
 	for {
 		var wanted bool
@@ -41,17 +43,17 @@ func (w *writing) sendRestAndUnlock(ctx context.Context, deadline time.Time, h w
 		case err != nil:
 			w.flushAndUnlock(false)
 			return err
-		case vectored && !copied && c.socket != nil && !w.flushing && h.Flags&wire.HasChecksum == 0:
+		case socket.Vectored && !copied && c.socket.Exists() && !w.flushing && h.Flags&wire.HasChecksum == 0:
 			wanted = w.sendVectoredAndUnlock(h, &rest, step)
 		default:
-			if wanted = nextPiece(&h, rest.size(), step); wanted {
+			if wanted = nextPiece(&h, rest.Size(), step); wanted {
 				start := w.beginLocked(h)
 				rest = w.appendPartsLocked(rest, int(h.Len))
 				w.finishLocked(start)
 			}
 			w.flushAndUnlock(false)
 		}
-		if !wanted || rest.size() == 0 {
+		if !wanted || rest.Size() == 0 {
 			return nil
 		}
 		c.mu.Lock()
@@ -83,16 +85,16 @@ const atOnce = 4
 // sendVectoredAndUnlock writes everything in out, followed by a few Data frames whose payload is
 // the caller's own memory. It unlocks c.mu. No goroutine may be flushing. It reports whether more
 // frames are wanted.
-func (w *writing) sendVectoredAndUnlock(h wire.Header, rest *pieces, step func(size int, last bool) bool) (wanted bool) {
+func (w *writing) sendVectoredAndUnlock(h wire.Header, rest *parts.Parts, step func(size int, last bool) bool) (wanted bool) {
 	var ends [atOnce]int // of the headers, in out
-	var payloads [atOnce]pieces
+	var payloads [atOnce]parts.Parts
 	n := 0
-	for wanted = true; n < atOnce && rest.size() > 0; n++ {
-		if wanted = nextPiece(&h, rest.size(), step); !wanted {
+	for wanted = true; n < atOnce && rest.Size() > 0; n++ {
+		if wanted = nextPiece(&h, rest.Size(), step); !wanted {
 			break
 		}
 		w.beginLocked(h)
-		ends[n], payloads[n] = len(w.out), rest.take(int(h.Len))
+		ends[n], payloads[n] = len(w.out), rest.Take(int(h.Len))
 		w.countFrameLocked(wire.HeaderSize + int(h.Len))
 		w.taken += uint64(h.Len)
 	}
@@ -125,9 +127,9 @@ func (w *writing) sendVectoredAndUnlock(h wire.Header, rest *pieces, step func(s
 // writeVectored copies the rest, and a goroutine that may block writes the copy.
 func (w *writing) writeVectored(buf []byte, parts net.Buffers) {
 	c := w.c
-	n, left, err := writeSocketAll(c.socket, &c.count, parts)
+	n, left, err := c.socket.WriteParts(&c.count.writes, parts)
 	c.mu.Lock()
-	w.wroteLocked(n)
+	w.written += uint64(n)
 	switch {
 	case err != nil:
 		w.taken = w.written

@@ -3,46 +3,19 @@
 package mux
 
 import (
+	"cmp"
 	"context"
-	"math"
-	"slices"
 	"time"
 
-	"github.com/yodel-rpc/yodel/internal/wire"
+	"github.com/yodel-rpc/yodel/internal/window"
 )
 
-// This file is the part of callsOut that waits for the peer's window. Callers are admitted in the
-// order of their arrival.
-
-// A ticket is an entry in the queue of callers that wait for the peer's window. Conn.mu guards it.
-type ticket struct {
-	nth      uint64 // the ticket's number among all tickets
-	wake     chan struct{}
-	bytes    int
-	admitted bool // space in the window is taken for it
-	flooded  bool // failFloodedRelocking removed it from the queue
-}
+// This file is the part of callsOut that waits for the peer's window, see package window.
 
 // setWindowLocked sets the peer's newest limits. A value of 0 leaves that limit unchanged.
 func (co *callsOut) setWindowLocked(open, bytes uint64) {
-	c := co.c
-	if open > 0 {
-		co.maxOpen = int(min(open, uint64(c.cfg.ownOpen()), wire.MaxSlots))
-	}
-	if bytes > 0 {
-		co.maxBytes = int(min(bytes, uint64(c.cfg.ownOpenBytes()))) //nolint:gosec // bounded
-	}
-}
-
-// setUpperBoundsLocked sets the upper bounds of the limits that the peer will ever grant.
-func (co *callsOut) setUpperBoundsLocked(l *wire.Limits) {
-	if open := max(l.MaxOpen, l.MostOpen); open > 0 {
-		n := int(min(open, wire.MaxSlots))
-		co.mostOpen = n
-	}
-	if bytes := max(l.MaxOpenBytes, l.MostOpenBytes); bytes > 0 {
-		co.mostBytes = int(min(bytes, math.MaxInt/4))
-	}
+	cfg := co.c.cfg
+	co.window.Set(int(min(open, uint64(cfg.ownOpen()))), int(min(bytes, uint64(cfg.ownOpenBytes())))) //nolint:gosec // bounded
 }
 
 // admitRelocking waits until the peer's window has room for a request of size bytes, and takes that
@@ -85,9 +58,9 @@ func (co *callsOut) admitRelocking(ctx context.Context, out *Out, size int, asyn
 	return co.admitSlowlyRelocking(ctx, out, size)
 }
 
-// mayEnterLocked reports whether a request of size bytes may be sent now, with an empty queue.
+// mayEnterLocked reports whether a request of size bytes may be sent now.
 func (co *callsOut) mayEnterLocked(size int) bool {
-	return len(co.admission) == 0 && co.c.lifetime.drained == nil && !co.flooded && co.fitsLocked(size)
+	return co.c.lifetime.drained == nil && !co.flooded && co.window.HasRoom(size)
 }
 
 // admitSlowlyRelocking is admitRelocking for a request that may have to wait. It unlocks c.mu
@@ -115,11 +88,8 @@ func (co *callsOut) admitSlowlyRelocking(ctx context.Context, out *Out, size int
 	case out.NoWait:
 		return &CallError{Cause: ErrWindow, NotProcessed: true, Awaited: AwaitedWindow}
 	}
-	co.lazyLocked().tickets++
-	t := &ticket{nth: co.tickets, wake: make(chan struct{}, 1), bytes: size}
-	co.admission = append(co.admission, t)
 	began := c.rt.clock()
-	err := co.queueRelocking(ctx, t, out.Deadline)
+	err := co.queueRelocking(ctx, co.window.Wait(size), out.Deadline)
 	out.Waited += c.rt.clock() - began
 	return err
 }
@@ -128,57 +98,34 @@ func (co *callsOut) admitSlowlyRelocking(ctx context.Context, out *Out, size int
 // working on the peer's own call, parent. nestLocked fails instead of waiting, so that an endless
 // recursion of calls ends.
 func (co *callsOut) nestLocked(out *Out, size int, parent uint32) error {
-	if int(co.nested) >= extraOpen(co.mostOpen) || co.open >= maxSlots(co.mostOpen) || co.nested > 0 && co.nestedBytes+size > extraBytes(co.mostBytes) {
+	if !co.window.EnterBeyond(size) {
 		return &CallError{Cause: ErrWindow, NotProcessed: true}
 	}
-	co.enterLocked(size)
-	calls := co.lazyLocked()
-	calls.nested++
-	calls.nestedBytes += size
+	co.openedLocked(co.window.Open() - 1)
 	out.Fields.Parent, out.sent = uint64(parent), true
 	return nil
 }
 
 // queueRelocking waits until t is admitted. It unlocks c.mu while it waits.
-func (co *callsOut) queueRelocking(ctx context.Context, t *ticket, deadline time.Time) error {
+func (co *callsOut) queueRelocking(ctx context.Context, t *window.Ticket, deadline time.Time) error {
 	c := co.c
 	c.reading.passOnReadingRelocking()
-	err := c.lifetime.waitRelocking(ctx, deadline, t.wake)
-	for t.admitted && !t.flooded && err == nil && c.lifetime.err == nil && c.lifetime.drained == nil {
-		if bytes := co.openBytes - co.nestedBytes; co.open-int(co.nested) <= co.maxOpen && (bytes <= co.maxBytes || bytes == t.bytes) {
+	err := c.lifetime.waitRelocking(ctx, deadline, t.Wake)
+	for t.Admitted() && err == nil && c.lifetime.err == nil && c.lifetime.drained == nil {
+		if co.window.Confirm(t) {
 			return nil
 		}
-		co.requeueLocked(t) // the window has shrunk meanwhile
-		err = c.lifetime.waitRelocking(ctx, deadline, t.wake)
+		err = c.lifetime.waitRelocking(ctx, deadline, t.Wake) // the window has shrunk meanwhile
 	}
-	if t.flooded && err == nil && c.lifetime.err == nil {
-		return &CallError{Cause: ErrFlooded, NotProcessed: true}
+	if why := t.Dismissed(); why != nil && err == nil && c.lifetime.err == nil {
+		return &CallError{Cause: why, NotProcessed: true}
 	}
-	if t.admitted {
-		co.leaveLocked(t.bytes, false)
+	left := co.window.Cancel(t)
+	co.admitNextLocked()
+	if left {
 		c.lifetime.endDrainedLocked()
 	}
-	for i, other := range co.admission {
-		if other == t {
-			co.admission = append(co.admission[:i], co.admission[i+1:]...)
-			co.admitNextLocked()
-			break
-		}
-	}
 	return co.notSentLocked(err, AwaitedWindow)
-}
-
-// requeueLocked gives back t's room in the window, and puts t back in its place in the queue.
-func (co *callsOut) requeueLocked(t *ticket) {
-	t.admitted = false
-	co.open--
-	co.openBytes -= t.bytes
-	i := 0
-	for i < len(co.admission) && co.admission[i].nth < t.nth {
-		i++
-	}
-	co.admission = slices.Insert(co.admission, i, t)
-	co.admitNextLocked()
 }
 
 // notSentLocked returns the error for a request that was not sent: err, or the end of the
@@ -191,42 +138,27 @@ func (co *callsOut) notSentLocked(err error, awaited Awaited) error {
 }
 
 func (co *callsOut) refusedLocked() error {
-	c := co.c
-	err := c.lifetime.err
-	if err == nil {
-		err = c.lifetime.drained
-	}
-	return &CallError{Cause: err, NotProcessed: true}
-}
-
-// fitsLocked reports whether a request of size bytes may be sent now. A request that is larger than
-// the whole window may be sent when no other request has bytes in the window.
-func (co *callsOut) fitsLocked(size int) bool {
-	open, bytes := co.open-int(co.nested), co.openBytes-co.nestedBytes
-	return open < co.maxOpen && co.open < maxSlots(co.mostOpen) && (bytes+size <= co.maxBytes || bytes == 0)
+	return &CallError{Cause: cmp.Or(co.c.lifetime.err, co.c.lifetime.drained), NotProcessed: true}
 }
 
 func (co *callsOut) enterLocked(size int) {
-	c := co.c
-	co.open++
-	co.openBytes += size
-	// The first open call gives a waiting reader something to read: see endBatch and
-	// awaitRequestRoomRelocking.
-	if co.open > 1 {
-		return
+	before := co.window.Open()
+	co.window.Enter(size)
+	co.openedLocked(before)
+}
+
+// openedLocked is called when calls were opened. Before is how many were open before. The first
+// open call gives a waiting reader something to read: see endBatch and awaitRequestRoomRelocking.
+func (co *callsOut) openedLocked(before int) {
+	if before == 0 && co.window.Open() > 0 {
+		co.c.writing.spaceChangedLocked()
+		co.c.callsIn.roomChangedLocked()
 	}
-	c.writing.spaceChangedLocked()
-	c.callsIn.roomChangedLocked()
 }
 
 func (co *callsOut) leaveLocked(size int, nested bool) {
-	co.open--
-	co.openBytes -= size
-	if nested {
-		co.nested--
-		co.nestedBytes -= size
-	}
-	if len(co.admission) > 0 {
+	co.window.Leave(size, nested)
+	if co.window.Waiting() > 0 {
 		co.admitNextLocked()
 	}
 }
@@ -235,20 +167,14 @@ func (co *callsOut) leaveLocked(size int, nested bool) {
 // requests, admitNextLocked wakes all queued callers.
 func (co *callsOut) admitNextLocked() {
 	c := co.c
-	for len(co.admission) > 0 {
-		t := co.admission[0]
-		if co.flooded {
-			return
-		}
-		if c.lifetime.drained == nil && c.lifetime.err == nil {
-			if !co.fitsLocked(t.bytes) {
-				return
-			}
-			co.enterLocked(t.bytes)
-			t.admitted = true
-		}
-		co.admission = co.admission[1:]
-		t.wake <- struct{}{}
+	switch {
+	case co.flooded:
+	case c.lifetime.drained != nil || c.lifetime.err != nil:
+		co.window.Dismiss(nil)
+	default:
+		before := co.window.Open()
+		co.window.Admit()
+		co.openedLocked(before)
 	}
 }
 
@@ -265,11 +191,7 @@ func (co *callsOut) failFloodedRelocking() {
 			w.fail(&CallError{Cause: ErrFlooded})
 		}
 	}
-	for _, t := range co.admission {
-		t.flooded = true
-		t.wake <- struct{}{}
-	}
-	co.lazyLocked().admission = nil
+	co.window.Dismiss(ErrFlooded)
 	c.writing.flushLaterAndUnlock()
 	c.mu.Lock()
 }

@@ -62,12 +62,7 @@ type lazyWriting struct {
 var noWriting = new(lazyWriting)
 
 // lazyLocked returns the lazy part for writing to it.
-func (w *writing) lazyLocked() *lazyWriting {
-	if w.lazyWriting == noWriting {
-		w.lazyWriting = new(lazyWriting)
-	}
-	return w.lazyWriting
-}
+func (w *writing) lazyLocked() *lazyWriting { return ownPart(&w.lazyWriting, noWriting) }
 
 // flushAndUnlock makes sure that out is written. The caller holds c.mu, and flushAndUnlock unlocks
 // it.
@@ -85,7 +80,7 @@ func (w *writing) flushAndUnlock(company bool) {
 		return
 	}
 	w.flushing, w.yielding = true, false
-	if c.socket == nil {
+	if !c.socket.Exists() {
 		w.yielding = true
 		w.goFlushLocked()
 		c.mu.Unlock()
@@ -105,9 +100,9 @@ func (w *writing) flushAndUnlock(company bool) {
 	for len(w.out) > 0 && c.lifetime.err == nil {
 		buf := w.takeOutLocked()
 		c.mu.Unlock()
-		n, err := writeSocket(c.socket, &c.count, buf)
+		n, err := c.socket.Write(&c.count.writes, buf)
 		c.mu.Lock()
-		w.wroteLocked(n)
+		w.written += uint64(n)
 		if err != nil {
 			w.taken = w.written
 			w.writeFailedAndUnlock(err)
@@ -143,7 +138,7 @@ func (w *writing) greetAndUnlock() {
 // writes sooner by itself.
 func (w *writing) gatherLocked(callers int) bool {
 	c := w.c
-	if w.flushing || c.socket == nil || c.lifetime.err != nil || callers > mostGathered || callers+c.callsOut.open < 2 {
+	if w.flushing || !c.socket.Exists() || c.lifetime.err != nil || callers > mostGathered || callers+c.callsOut.window.Open() < 2 {
 		return false
 	}
 	w.flushing, w.yielding = true, true
@@ -167,7 +162,7 @@ func (w *writing) flushGathered() {
 // mayTakeOverLocked reports whether a caller may flush in place of a flusher that yields, because
 // the batch is full.
 func (w *writing) mayTakeOverLocked() bool {
-	return w.yielding && w.c.socket != nil && len(w.out) >= fullBatch
+	return w.yielding && w.c.socket.Exists() && len(w.out) >= fullBatch
 }
 
 func (w *writing) flushedLocked() {
@@ -184,7 +179,7 @@ func (w *writing) flushedLocked() {
 // writes, unless the batch is full. The caller holds c.mu, and flushLaterAndUnlock unlocks it.
 func (w *writing) flushLaterAndUnlock() {
 	c := w.c
-	if c.socket != nil && len(w.out) >= fullBatch {
+	if c.socket.Exists() && len(w.out) >= fullBatch {
 		w.flushAndUnlock(false)
 		return
 	}
@@ -230,10 +225,10 @@ func (w *writing) flushRest(buf []byte, from int) {
 		n, err := w.writeBelow(buf[from:min(len(buf), from+maxWrite)])
 		c.count.writes.Add(1)
 		c.mu.Lock()
-		w.wroteLocked(n)
+		w.written += uint64(n)
 		if err != nil {
 			// a connection that is not a socket may have sent more bytes than its Write reports
-			if c.socket != nil {
+			if c.socket.Exists() {
 				w.taken = w.written
 			}
 			w.writeFailedAndUnlock(err)
@@ -273,10 +268,6 @@ func (w *writing) spaceChangedLocked() {
 		close(w.space)
 		w.space = nil
 	}
-}
-
-func (w *writing) wroteLocked(n int) {
-	w.written += uint64(n)
 }
 
 func (w *writing) giveBackLocked(buf []byte) {
@@ -396,5 +387,8 @@ func (w *writing) trimLocked() {
 	w.spare = nil
 	if len(w.out) == 0 {
 		w.out = nil
+	}
+	if w.space == nil && w.flushed == nil {
+		w.lazyWriting = noWriting
 	}
 }

@@ -45,41 +45,49 @@ func Name[V any](name string, names map[string]V, serviceOf func(name string) st
 	return cmp.Or(best, inService)
 }
 
-// Distance returns the Levenshtein distance: how many bytes of a must be changed, added or removed
-// to turn a into b. It returns limit if the distance is at least limit, or if a name is long.
+// Distance returns how many bytes of a must be changed, added or removed, or swapped with the next
+// one, to turn a into b. No byte takes part in two such edits. It returns limit if the distance is
+// at least limit, or if a name is long.
 func Distance(a, b string, limit int) int {
 	if len(a) > longest || len(b) > longest {
 		return limit
 	}
-	var row [longest + 1]int
-	return distance(row[:len(b)+1], a, b, limit)
+	var rows [3][longest + 1]int
+	n := len(b) + 1
+	return distance(rows[0][:n], rows[1][:n], rows[2][:n], a, b, limit)
 }
 
-// distance is Distance for names of any length. Row is memory for a number more than b has bytes.
-func distance(row []int, a, b string, limit int) int {
+// distance is Distance for names of any length. The rows are memory for a number more than b has
+// bytes.
+func distance(row, last, older []int, a, b string, limit int) int {
 	if max(len(a)-len(b), len(b)-len(a)) >= limit {
 		return limit
 	}
-	for j := range row {
-		row[j] = j
+	for j := range last {
+		last[j] = j
 	}
+	lastLeast := 0
 	for i := range len(a) {
-		diagonal, least := row[0], i+1
 		row[0] = i + 1
+		least := row[0]
 		for j := range len(b) {
-			cost := diagonal
+			d := last[j]
 			if a[i] != b[j] {
-				cost++
+				d++
 			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-			least = min(least, row[j+1])
+			d = min(d, row[j]+1, last[j+1]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				d = min(d, older[j-1]+1)
+			}
+			row[j+1] = d
+			least = min(least, d)
 		}
-		if least >= limit {
+		if least >= limit && lastLeast+1 >= limit { // a swap goes back two rows
 			return limit
 		}
+		row, last, older, lastLeast = older, row, last, least
 	}
-	return min(row[len(b)], limit)
+	return min(last[len(b)], limit)
 }
 
 // Word returns the word that is most similar to text, or "" if the distance of all words is at
@@ -90,7 +98,8 @@ func Word(text string, words []string, limit int) string {
 	text = strings.ToLower(text)
 	for _, word := range words {
 		lower := strings.ToLower(word)
-		if d := distance(make([]int, len(lower)+1), text, lower, limit); d < limit {
+		n := len(lower) + 1
+		if d := distance(make([]int, n), make([]int, n), make([]int, n), text, lower, limit); d < limit {
 			best, limit = word, d
 		}
 	}

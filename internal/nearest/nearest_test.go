@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/yodel-rpc/yodel/internal/nearest"
 )
@@ -60,6 +59,11 @@ func TestDistance(t *testing.T) {
 		{"", "abc", 10, 3},
 		{"same", "same", 10, 0},
 		{"flaw", "lawn", 10, 2},
+		{"sl", "ls", 10, 1}, // neighbours that are swapped
+		{"sl", "ls", 2, 1},
+		{"abcd", "badc", 3, 2},
+		{"ca", "abc", 10, 3}, // a swapped byte is not changed again
+		{"sevrice", "services", 3, 2},
 		{long, long, 10, 10},
 	} {
 		for _, pair := range [][2]string{{test.a, test.b}, {test.b, test.a}} {
@@ -80,67 +84,14 @@ func TestWordIsTheMostSimilar(t *testing.T) {
 	}{
 		{"card", 2, "CARD"},
 		{"carx", 2, "cart"}, // the first of two
-		{"sevrice", 3, "service"},
-		{"sevrice", 2, ""},
+		{"sevrice", 2, "service"},
+		{"servixxe", 2, ""},
 		{long + "b", 2, long},
 		{"", 0, ""},
 	} {
 		if got := nearest.Word(test.text, words, test.limit); got != test.want {
 			t.Errorf("%q within %d: got %q, want %q", test.text, test.limit, got, test.want)
 		}
-	}
-}
-
-func TestUnknownMethodsAreNamed(t *testing.T) {
-	known := nearest.Methods[int]{Service: serviceOf, BuiltIn: "yodel"}
-	builtIn, full := map[string]int{"yodel.Info": 1}, map[string]int{"yodel.Info": 1, "Arith.Mul": 2, "sum": 3}
-	for _, test := range []struct {
-		methods       *map[string]int
-		name, similar string
-		want          string
-		hasService    bool
-	}{
-		{&builtIn, "Arith.Mul", "", `Arith.Mul: this server has no service "Arith": no methods were registered`, false},
-		{&builtIn, "Mul", "", "Mul: this server has no such method: no methods were registered", false},
-		{&full, "Arith.Add", "", `Arith.Add: service "Arith" has no method "Add"`, true},
-		{&full, "Arit.Mul", "Arith.Mul", `Arit.Mul: this server has no service "Arit"; did you mean "Arith.Mul"?`, false},
-		{&full, "sun", "sum", `sun: this server has no such method; did you mean "sum"?`, true},
-	} {
-		message, hasService := known.Unknown(test.methods, test.name, test.similar)
-		if message != test.want || hasService != test.hasService {
-			t.Errorf("got %q, %v, want %q, %v", message, hasService, test.want, test.hasService)
-		}
-	}
-	if !known.HasService(&full, "Arith") || known.HasService(&builtIn, "Arith") {
-		t.Error("a service is in another table than its methods")
-	}
-	if got := known.Similar(&full, "Arith.Mult"); got != "Arith.Mul" {
-		t.Errorf("got %q", got)
-	}
-}
-
-func TestSearchesAreLimited(t *testing.T) {
-	var known nearest.Methods[int]
-	admitted := 0
-	for range 500 {
-		if known.Admit(time.Hour) {
-			admitted++
-		}
-	}
-	if admitted != 50 || !known.Admit(time.Hour+100*time.Millisecond) {
-		t.Errorf("admitted %d searches at once, want 50 and one each 100 ms", admitted)
-	}
-}
-
-// BenchmarkUnknown measures the message for an unknown method of a server of 1000.
-func BenchmarkUnknown(b *testing.B) {
-	methods := make(map[string]int)
-	for i := range 1000 {
-		methods[fmt.Sprintf("Service%d.SomeMethodWithALongName%d", i/10, i)] = i
-	}
-	known := nearest.Methods[int]{Service: serviceOf}
-	for b.Loop() {
-		_, _ = known.Unknown(&methods, "Service5.SomeMethodWithALongName5000", "")
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/yodel-rpc/yodel/internal/carries"
 )
@@ -31,6 +32,8 @@ func (r *Rules) lossy(t reflect.Type) error {
 		return fmt.Errorf("a %v cannot be encoded", k)
 	case k == reflect.Interface && t.NumMethod() > 0 && !r.Interfaces:
 		return errors.New("an interface with methods cannot be decoded into: use a concrete type")
+	case k == reflect.Map && r.PlainKeys && r.refers(t.Key(), false):
+		return fmt.Errorf("a %v is no key, because it contains a pointer or an interface", t.Key())
 	case k == reflect.Map && r.Key != nil:
 		return r.Key(t.Key())
 	case k == reflect.Struct && carries.IsGenerated(t):
@@ -51,11 +54,13 @@ func (r *Rules) embedded(f *reflect.StructField, skipped bool) error {
 		return nil
 	case skipped && tagged && !f.Anonymous:
 		return fmt.Errorf("the field %s has a tag %q and is not exported", f.Name, r.Tag)
-	case !skipped && f.Anonymous && in.Kind() != reflect.Struct:
-		return fmt.Errorf("it embeds the unexported %v, which cannot be decoded", f.Type)
-	case !f.Anonymous || in.Kind() != reflect.Struct || carries.Hides(in):
+	case !f.Anonymous:
 		return nil
-	case skipped && hasExported(in):
+	case in.Kind() != reflect.Struct:
+		return fmt.Errorf("it embeds the unexported %v, which would be left out: give the field a name, or export the type", f.Type)
+	case carries.Hides(in):
+		return nil
+	case skipped && slices.ContainsFunc(reflect.VisibleFields(in), func(f reflect.StructField) bool { return f.IsExported() }):
 		return fmt.Errorf("it embeds the unexported %v, whose fields would be left out", in)
 	case !skipped && f.Type.Kind() == reflect.Pointer:
 		return fmt.Errorf("it embeds a pointer to the unexported %v, which cannot be decoded", in)
@@ -63,25 +68,83 @@ func (r *Rules) embedded(f *reflect.StructField, skipped bool) error {
 	return nil
 }
 
-func hasExported(t reflect.Type) bool {
-	for f := range t.Fields() {
-		if f.IsExported() {
-			return true
+var timeType = reflect.TypeFor[time.Time]()
+
+// first returns the number of the first interface of which t, or a pointer to t, has the methods.
+// Direct says that t has them. Without such an interface, n is -1.
+func first(interfaces []reflect.Type, t reflect.Type) (n int, direct bool) {
+	for i, of := range interfaces {
+		if direct = t.Implements(of); direct || t.Kind() != reflect.Pointer && reflect.PointerTo(t).Implements(of) {
+			return i, direct
+		}
+	}
+	return -1, false
+}
+
+// encoded returns why a type that encodes itself by the nth of r.Methods is not carried. N is -1 if
+// it has no such method.
+func (r *Rules) encoded(t reflect.Type, n int) error {
+	by, _ := first(r.Decoders, t)
+	switch {
+	case n < 0 && by < 0:
+		return nil
+	case n < 0:
+		return fmt.Errorf("it has the method of %v and not that of %v, so that it is encoded in another way than it is decoded", r.Decoders[by], r.Methods[by])
+	case by < 0:
+		return fmt.Errorf("it has the method of %v and not that of %v, so that it cannot be decoded", r.Methods[n], r.Decoders[n])
+	case by != n:
+		return fmt.Errorf("it is encoded by its method of %v, and decoded by that of %v", r.Methods[n], r.Decoders[by])
+	}
+	if from := r.promotes(t, r.Methods[n]); from != nil {
+		return fmt.Errorf("its method of %v is that of the embedded %v, which encodes no other field", r.Methods[n], from)
+	}
+	if t.Implements(r.Decoders[n]) {
+		return fmt.Errorf("its method of %v does not have a pointer to it as receiver, or is that of an embedded pointer or interface, so that nothing would arrive", r.Decoders[n])
+	}
+	return nil
+}
+
+// refers reports whether a struct or an array contains pointers or interfaces. Inside says that t
+// is in one.
+func (r *Rules) refers(t reflect.Type, inside bool) bool {
+	switch n, _ := first(r.Methods, t); {
+	case t.Kind() == reflect.Pointer, t.Kind() == reflect.Interface:
+		return inside
+	case n >= 0, slices.Contains(r.Whole, t):
+		return false
+	case t.Kind() == reflect.Array:
+		return r.refers(t.Elem(), true)
+	case t.Kind() == reflect.Struct:
+		for f := range t.Fields() {
+			if !r.skips(&f) && r.refers(f.Type, true) {
+				return true
+			}
 		}
 	}
 	return false
 }
 
-// encoded returns why a type with methods of its own, the nth of r.Methods, is not carried.
-func (r *Rules) encoded(t reflect.Type, n int) error {
-	decoders := r.Decoders
-	if decoders[n] != nil && !reflect.PointerTo(t).Implements(decoders[n]) && !t.Implements(decoders[n]) {
-		return fmt.Errorf("it has the method of %v and not that of %v, so that it cannot be decoded", r.Methods[n], decoders[n])
+// merges reports whether keys of type t that differ can have one encoding.
+func (r *Rules) merges(t reflect.Type) bool {
+	if n, _ := first(r.Methods, t); n >= 0 && t.Kind() != reflect.Interface || slices.Contains(r.Whole, t) {
+		return true
 	}
-	if from := r.promotes(t, r.Methods[n]); from != nil {
-		return fmt.Errorf("its method of %v is that of the embedded %v, which encodes no other field", r.Methods[n], from)
+	switch t.Kind() {
+	case reflect.Interface:
+		return true
+	case reflect.Array:
+		return r.merges(t.Elem())
+	case reflect.Pointer: // nil, and a pointer to nil
+		k := t.Elem().Kind()
+		return k == reflect.Pointer || k == reflect.Slice || k == reflect.Map || k == reflect.Interface
+	case reflect.Struct:
+		for f := range t.Fields() {
+			if f.Name != "_" && f.Type.Size() > 0 && (r.skips(&f) || r.merges(f.Type)) {
+				return true
+			}
+		}
 	}
-	return nil
+	return false
 }
 
 // promotes returns the embedded type whose method of an interface a struct has, if the struct has
@@ -146,26 +209,33 @@ func errUnaddressable(t reflect.Type) error {
 	return fmt.Errorf("%v encodes itself by methods of *%v, which values in maps and interfaces do not have: use a pointer", t, t)
 }
 
-// Addressable returns v, or a pointer to a copy of v if parts of v encode themselves by methods
-// that need an address.
-func (r *Rules) Addressable(v any) any {
-	if v == nil || r.flat.Has(v) {
-		return v
-	}
-	value := reflect.ValueOf(v)
-	if value.Kind() == reflect.Pointer || r.known(value.Type()).plan.byAddress == nil {
-		return v
-	}
-	twin := reflect.New(value.Type())
-	twin.Elem().Set(value)
-	return twin.Interface()
+// Text returns the path to the first text in v for which wrong reports true, or "". It follows what
+// encoding/json encodes. Texts are strings, and what MarshalText and MarshalJSON return.
+func (r *Rules) Text(v any, wrong func(string) bool) string {
+	return r.Find(v, func(v reflect.Value, itself reflect.Type, _ bool) bool {
+		switch itself {
+		case reflect.TypeFor[encoding.TextMarshaler]():
+			m, _ := reflect.TypeAssert[encoding.TextMarshaler](v)
+			b, _ := m.MarshalText()
+			return wrong(string(b))
+		case reflect.TypeFor[json.Marshaler]():
+			m, _ := reflect.TypeAssert[json.Marshaler](v)
+			b, _ := m.MarshalJSON()
+			return wrong(string(b))
+		}
+		return v.Kind() == reflect.String && wrong(v.String())
+	})
 }
 
-// Text returns the path to the first string in v for which wrong reports true, or "". It follows
-// what encoding/json encodes.
-func (r *Rules) Text(v any, wrong func(string) bool) string {
+// Find returns the path to the first value in v for which wrong reports true, or "". Itself is the
+// interface in r.Methods by which the value encodes itself, or nil. Behind says that a pointer or
+// an interface holds the value. V was encoded before, so its methods do not panic.
+func (r *Rules) Find(v any, wrong func(v reflect.Value, itself reflect.Type, behind bool) bool) string {
 	s := search{rules: r, wrong: wrong, left: maxBytes()}
 	value := reflect.ValueOf(v)
+	if value.Kind() == reflect.Pointer && !value.IsNil() {
+		value = value.Elem() // it is the message, not a pointer in it
+	}
 	if !value.IsValid() || !s.value(value, 0) {
 		return ""
 	}
@@ -173,33 +243,34 @@ func (r *Rules) Text(v any, wrong func(string) bool) string {
 	return fmt.Sprint(Base(value.Type())) + strings.Join(s.path, "")
 }
 
-// A search looks for a string in a value that Check has accepted.
+// A search looks for a value in one that Check has accepted.
 type search struct {
 	rules *Rules
-	wrong func(string) bool
+	wrong func(v reflect.Value, itself reflect.Type, behind bool) bool
 	path  []string
 	left  int // values to visit
 }
 
 func (s *search) value(v reflect.Value, depth int) bool {
+	behind := false
 	for v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
 		if v.IsNil() {
 			return false
 		}
-		v = v.Elem()
+		v, behind = v.Elem(), true
 	}
 	if s.left--; s.left < 0 || depth > Max || v.Type() == reflect.TypeFor[json.Number]() {
 		return false
 	}
-	if text, itself := s.encoding(v); itself {
-		return s.wrong(text)
+	if of, itself := s.encoding(v); itself != nil {
+		return s.wrong(of, itself, behind)
 	}
 	t := v.Type()
 	switch v.Kind() {
 	case reflect.String:
-		return s.wrong(v.String())
+		return s.wrong(v, nil, behind)
 	case reflect.Slice, reflect.Array:
-		if t.Elem().Kind() <= reflect.Complex128 {
+		if n, _ := first(s.rules.Methods, t.Elem()); n < 0 && t.Elem().Kind() <= reflect.Complex128 {
 			return false
 		}
 		for i := range v.Len() {
@@ -209,7 +280,7 @@ func (s *search) value(v reflect.Value, depth int) bool {
 		}
 	case reflect.Map:
 		for i := v.MapRange(); i.Next(); {
-			if s.key(i.Key()) {
+			if s.key(i.Key(), depth) {
 				return s.at("[a key]")
 			}
 			if s.value(i.Value(), depth+1) {
@@ -227,38 +298,32 @@ func (s *search) value(v reflect.Value, depth int) bool {
 	return false
 }
 
-// key reports whether the text of a key is wrong. A string is its own text, whatever its methods.
-func (s *search) key(v reflect.Value) bool {
-	if v.Kind() == reflect.String {
-		return s.wrong(v.String())
+// key is value for a key of a map, of which JSON takes the text and not what MarshalJSON returns.
+func (s *search) key(v reflect.Value, depth int) bool {
+	of, itself := s.encoding(v)
+	if itself == reflect.TypeFor[json.Marshaler]() {
+		itself = nil
+		if text := reflect.TypeFor[encoding.TextMarshaler](); of.Type().Implements(text) {
+			itself = text
+		}
 	}
-	text, _ := s.encoding(v)
-	return s.wrong(text)
+	if itself == nil && (v.Kind() == reflect.Struct || v.Kind() == reflect.Array) {
+		return s.value(v, depth)
+	}
+	return s.wrong(of, itself, false)
 }
 
-// encoding reports whether v encodes itself, and returns the text that MarshalText makes of it. The
-// codec has called that method before, so it does not panic.
-func (s *search) encoding(v reflect.Value) (text string, itself bool) {
-	if !v.CanInterface() { // it is embedded, and its fields are encoded
-		return "", false
+// encoding returns a value with the methods by which v encodes itself, and their interface, or nil.
+func (s *search) encoding(v reflect.Value) (of reflect.Value, itself reflect.Type) {
+	n, direct := first(s.rules.Methods, v.Type())
+	if n < 0 || !v.CanInterface() { // it is embedded, and its fields are encoded
+		return v, nil
 	}
-	for _, methods := range s.rules.Methods {
-		of := v
-		switch {
-		case v.Type().Implements(methods):
-		case reflect.PointerTo(v.Type()).Implements(methods):
-			of = reflect.New(v.Type())
-			of.Elem().Set(v)
-		default:
-			continue
-		}
-		if m, ok := reflect.TypeAssert[encoding.TextMarshaler](of); ok && methods == reflect.TypeFor[encoding.TextMarshaler]() {
-			b, _ := m.MarshalText()
-			return string(b), true
-		}
-		return "", true
+	if of = v; !direct {
+		of = reflect.New(v.Type())
+		of.Elem().Set(v)
 	}
-	return "", false
+	return of, s.rules.Methods[n]
 }
 
 func (s *search) at(step string) bool {

@@ -101,30 +101,58 @@ type Rules struct {
 	Note string
 	// Key returns why values of a type cannot be the keys of a map, or nil. It may be nil.
 	Key func(t reflect.Type) error
+	// PlainKeys says that keys are not structs or arrays with pointers or interfaces in them. A
+	// pointer that arrives is another one, and an interface can hold what is not a key any more.
+	PlainKeys bool
 	// Skip reports whether a field is not encoded. If it is nil, those are the unexported fields.
 	Skip func(f *reflect.StructField) bool
 	// Struct returns why a struct that does not encode itself cannot be encoded.
 	Struct func(t reflect.Type) error
+	// Values return why a value is not carried although its type is, or nil, by the type. They get
+	// the address of the value, which they must not change.
+	Values map[reflect.Type]func(v unsafe.Pointer) error
+	// KeyBytes returns the same bytes for two keys of a map that would arrive as one. It is called
+	// for types of keys with such values. The key is addressable.
+	KeyBytes func(key reflect.Value) ([]byte, error)
 
-	flat  Flat
-	types sync.Map // from reflect.Type to *known
+	types  sync.Map // from reflect.Type to *known
+	recent Recent[known]
 }
 
 // A known is what Rules have learned of the type of a whole message.
 type known struct {
-	plan *plan
-	err  error
+	alone *plan // of a struct, or of what a pointer points to, in which only the checks are looked at
+	plan  *plan
+	own   bool // it has a type with methods of its own, beside time.Time
+	err   error
 }
 
 // A plan says which parts of the values of a type are walked, and counts the others.
 type plan struct {
+	of        reflect.Type
+	kind      reflect.Kind
 	paths     int          // in how many places the type refers to a part that others may share, or endless
 	text      bool         // a string, or a slice that refers to nothing but its elements
 	size      int          // the least bytes of a value in a message, without what it refers to
 	byAddress reflect.Type // a type in the value itself that encodes itself by methods of its pointer, or nil
+	own       bool         // it encodes itself
+	check     func(v unsafe.Pointer) error
+	direct    bool    // an interface holds a value of it in place of its address
+	step      uintptr // the size of an element in memory
+	plain     plain   // which map it is
+	distinct  bool    // a map, of whose keys two can have one encoding
 	key, elem *plan
 	fields    []field  // those with paths
+	checks    []check  // those that have a check, also in structs in it
+	others    int      // paths without those of checks
 	lengths   []length // in a value whose parts are all texts
+}
+
+// A check is where a value has a part that is checked.
+type check struct {
+	name   string
+	offset uintptr
+	plan   *plan
 }
 
 // A length is where a value has the length of a text.
@@ -139,9 +167,9 @@ const endless = 1 << 20
 var one = &plan{size: 1} // for each byte of a string
 
 type field struct {
-	name  string
-	index int
-	plan  *plan
+	name   string
+	offset uintptr
+	plan   *plan
 }
 
 // Base returns the type to which t points, through any number of pointers, or t. It returns a
@@ -161,35 +189,73 @@ func (r *Rules) CheckType(t reflect.Type) error { return r.known(t).err }
 
 // CheckTarget is CheckType for a pointer into which a message is decoded.
 func (r *Rules) CheckTarget(v any) error {
-	if v == nil || r.flat.Has(v) {
+	if v == nil {
 		return nil
 	}
-	return r.CheckType(reflect.TypeOf(v))
+	return r.knownOf(v).err
 }
 
-// Check returns an error if v is nested too deep, is too large because its parts are
-// shared, or has a type that cannot be encoded.
+// Check returns an error if v is nested too deep, is too large because its parts are shared, has a
+// type that cannot be encoded, or would not arrive as it is.
 func (r *Rules) Check(v any) error {
-	if v == nil || r.flat.Has(v) {
-		return nil
+	_, _, err := r.Inspect(v)
+	return err
+}
+
+// Inspect is Check. Own reports whether v can have values that encode themselves, beside times. The
+// codec encodes in, which is v, or a pointer to a copy of v if parts of v encode themselves by
+// methods that need an address.
+func (r *Rules) Inspect(v any) (in any, own bool, err error) {
+	if v == nil {
+		return nil, false, nil
 	}
-	value := reflect.ValueOf(v)
-	k := r.known(value.Type())
+	k := r.knownOf(v)
 	if k.err != nil {
-		return k.err
+		return nil, false, k.err
 	}
-	if k.plan.paths <= maxPaths {
-		if k.plan.byAddress == nil || value.Kind() == reflect.Pointer { // see Addressable
-			r.flat.Add(v)
+	in, own = v, k.own
+	if k.alone != nil {
+		if err := k.alone.checkAll(iface.Data(v)); err != nil {
+			return nil, false, err
 		}
+	} else if k.plan.paths > maxPaths {
+		w := walk{rules: r, left: maxBytes()}
+		if err := w.held(k.plan, v, 0, 0); err != nil {
+			slices.Reverse(w.path)
+			return nil, false, fmt.Errorf("%v%s: %w", Base(reflect.TypeOf(v)), strings.Join(w.path, ""), err)
+		}
+		own = own || w.own
+	}
+	if k.plan.byAddress != nil {
+		twin := reflect.New(k.plan.of)
+		twin.Elem().Set(reflect.ValueOf(v))
+		in = twin.Interface()
+	}
+	return in, own, nil
+}
+
+// checkAll checks a struct at an address, which may be nil.
+func (p *plan) checkAll(at unsafe.Pointer) error {
+	if at == nil {
 		return nil
 	}
-	w := walk{rules: r, left: maxBytes()}
-	if err := w.value(k.plan, value, 0); err != nil {
-		slices.Reverse(w.path)
-		return fmt.Errorf("%v%s: %w", Base(value.Type()), strings.Join(w.path, ""), err)
+	for i := range p.checks {
+		c := &p.checks[i]
+		if err := c.plan.check(unsafe.Add(at, c.offset)); err != nil {
+			return fmt.Errorf("%v%s: %w", p.of, c.name, err)
+		}
 	}
 	return nil
+}
+
+// knownOf returns what is known of the type of v, which is not nil.
+func (r *Rules) knownOf(v any) *known {
+	if k := r.recent.Get(v); k != nil {
+		return k
+	}
+	k := r.known(reflect.TypeOf(v))
+	r.recent.Put(v, *k)
+	return k
 }
 
 // known returns what is known of a type.
@@ -199,7 +265,14 @@ func (r *Rules) known(t reflect.Type) *known {
 	}
 	b := builder{rules: r, made: make(map[reflect.Type]*plan), base: Base(t)}
 	k := &known{plan: b.of(t)}
-	k.err = b.err
+	k.err, k.own = b.err, b.own
+	alone := k.plan
+	if alone.kind == reflect.Pointer && alone.elem != nil {
+		alone = alone.elem
+	}
+	if alone.checks != nil && alone.others <= maxPaths {
+		k.alone = alone
+	}
 	stored, _ := r.types.LoadOrStore(t, k)
 	return stored.(*known) //nolint:forcetypeassert // as above
 }
@@ -210,6 +283,7 @@ type builder struct {
 	made  map[reflect.Type]*plan
 	base  reflect.Type
 	path  []string // from base to the type
+	own   bool
 	err   error
 }
 
@@ -226,10 +300,13 @@ func (b *builder) of(t reflect.Type) *plan {
 		return p
 	}
 	// While the types in t are looked at, a type in it that leads back to t has endless paths.
-	p := &plan{paths: endless, size: 1}
+	p := &plan{of: t, kind: t.Kind(), direct: direct(t), paths: endless, size: 1}
 	b.made[t] = p
-	if b.encodesItself(t, p) {
-		p.paths = 0
+	p.check = b.rules.Values[t]
+	if p.own = b.encodesItself(t, p); p.own {
+		if p.check == nil {
+			p.paths = 0
+		}
 		return p
 	}
 	if b.rules.Strict {
@@ -243,6 +320,9 @@ func (b *builder) of(t reflect.Type) *plan {
 	case reflect.Interface:
 		paths = endless
 	case reflect.String:
+		if p.check != nil {
+			return p
+		}
 		p.text, p.elem, paths = true, one, 1
 		p.lengths = []length{{lengthOffset, one}}
 	case reflect.Pointer:
@@ -250,17 +330,19 @@ func (b *builder) of(t reflect.Type) *plan {
 			b.fail(fmt.Errorf("%v: %w", t, ErrPointers))
 			return p
 		}
-		p.elem = b.of(t.Elem())
-		paths = max(p.elem.paths, 1)
+		if p.elem = b.of(t.Elem()); !p.elem.own {
+			paths = 1
+		}
+		paths = max(paths, p.elem.paths)
 	case reflect.Slice:
-		p.elem = b.in("[]", t.Elem())
+		p.elem, p.step = b.in("[]", t.Elem()), t.Elem().Size()
 		if p.text, paths = p.elem.paths == 0, 1; p.text {
 			p.lengths = []length{{lengthOffset, p.elem}}
 		} else {
 			paths = endless
 		}
 	case reflect.Array:
-		p.elem = b.in("[]", t.Elem())
+		p.elem, p.step = b.in("[]", t.Elem()), t.Elem().Size()
 		p.byAddress = p.elem.byAddress
 		p.size = max(min(t.Len(), endless)*min(p.elem.size, endless), 1)
 		paths = min(t.Len(), endless) * p.elem.paths
@@ -269,7 +351,9 @@ func (b *builder) of(t reflect.Type) *plan {
 		if of := cmp.Or(p.key.byAddress, p.elem.byAddress); of != nil && b.rules.Strict {
 			b.lost(t, errUnaddressable(of))
 		}
-		if paths = 1; p.key.paths+p.elem.paths > 0 {
+		p.distinct = b.rules.KeyBytes != nil && b.rules.merges(t.Key())
+		p.plain = plainOf(p)
+		if paths = 1; p.key.paths+p.elem.paths > 0 || p.distinct {
 			paths = endless
 		}
 	case reflect.Struct:
@@ -287,8 +371,7 @@ func (b *builder) structure(t reflect.Type, p *plan) (paths int) {
 			return 0
 		}
 	}
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		skips := b.rules.skips(&f)
 		if b.rules.Strict {
 			b.lost(t, b.rules.embedded(&f, skips))
@@ -305,8 +388,19 @@ func (b *builder) structure(t reflect.Type, p *plan) (paths int) {
 		if in.paths == 0 {
 			continue
 		}
-		p.fields = append(p.fields, field{f.Name, i, in})
+		p.fields = append(p.fields, field{f.Name, f.Offset, in})
 		paths += in.paths
+		switch {
+		case in.check != nil:
+			p.checks = append(p.checks, check{"." + f.Name, f.Offset, in})
+		case in.checks != nil:
+			p.others += in.others
+			for _, c := range in.checks {
+				p.checks = append(p.checks, check{"." + f.Name + c.name, f.Offset + c.offset, c.plan})
+			}
+		default:
+			p.others += in.paths
+		}
 		for _, l := range in.lengths {
 			p.lengths = append(p.lengths, length{f.Offset + l.offset, l.elem})
 		}
@@ -315,6 +409,11 @@ func (b *builder) structure(t reflect.Type, p *plan) (paths int) {
 		p.lengths = nil
 	}
 	return paths
+}
+
+// direct reports whether an interface holds a value of t in place of its address.
+func direct(t reflect.Type) bool {
+	return t.Size() == unsafe.Sizeof(uintptr(0)) && iface.IsNil(reflect.Zero(t).Interface())
 }
 
 // lengthOffset is where a string and a slice have their length.
@@ -351,195 +450,22 @@ func (r *Rules) skips(f *reflect.StructField) bool {
 
 // encodesItself reports whether a type has methods of its own that encode it.
 func (b *builder) encodesItself(t reflect.Type, p *plan) bool {
-	if t.Kind() == reflect.Interface {
+	if t.Kind() == reflect.Interface || t.Kind() == reflect.Pointer {
 		return false // the value in it may have further methods
 	}
 	if slices.Contains(b.rules.Whole, t) {
 		return true
 	}
-	for i, methods := range b.rules.Methods {
-		direct := t.Implements(methods)
-		if !direct && (t.Kind() == reflect.Pointer || !reflect.PointerTo(t).Implements(methods)) {
-			continue
-		}
-		if b.rules.Strict {
-			b.lost(t, b.rules.encoded(t, i))
-		}
-		if !direct {
-			p.byAddress = t
-		}
-		return true
+	i, direct := first(b.rules.Methods, t)
+	if b.rules.Strict {
+		b.lost(t, b.rules.encoded(t, i))
 	}
-	return false
+	if i < 0 {
+		return false
+	}
+	if !direct {
+		p.byAddress = t
+	}
+	b.own = b.own || t != timeType
+	return true
 }
-
-// A walk looks for parts of a value that are nested too deep, and counts their bytes.
-type walk struct {
-	rules *Rules
-	left  int      // of the bytes that the value may have
-	path  []string // of an error, from the inside to the outside
-}
-
-// value walks a value, whose own bytes were counted.
-func (w *walk) value(p *plan, v reflect.Value, depth int) error {
-	for hops := 0; v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface; hops++ {
-		if v.IsNil() {
-			return nil
-		}
-		if hops == maxPointers {
-			return w.tooDeep()
-		}
-		if v.Kind() == reflect.Pointer {
-			p, v = p.elem, v.Elem()
-		} else if v = v.Elem(); v.Kind() <= reflect.Complex128 {
-			return nil
-		} else if v.Kind() == reflect.String {
-			return w.take(v.Len(), one)
-		} else {
-			k := cmp.Or(w.rules.Held, w.rules).known(v.Type())
-			if k.err != nil {
-				return k.err
-			}
-			if p = k.plan; p.byAddress != nil && w.rules.Strict {
-				return errUnaddressable(p.byAddress)
-			}
-		}
-		if err := w.take(1, p); err != nil || p.paths == 0 {
-			return err
-		}
-	}
-	if p.text {
-		return w.take(v.Len(), p.elem)
-	}
-	if depth++; depth > w.max() {
-		return w.tooDeep()
-	}
-	switch v.Kind() {
-	case reflect.Struct:
-		for i := range p.fields {
-			f := &p.fields[i]
-			if err := w.value(f.plan, v.Field(f.index), depth); err != nil {
-				return w.at(depth, "."+f.name, err)
-			}
-		}
-	case reflect.Slice:
-		if err := w.take(v.Len(), p.elem); err != nil {
-			return err
-		}
-		return w.elements(p, v, depth)
-	case reflect.Array:
-		return w.elements(p, v, depth)
-	case reflect.Map:
-		if err := w.take(v.Len(), p.elem); err != nil || v.Len() == 0 {
-			return err
-		}
-		return w.entries(p, v, depth)
-	}
-	return nil
-}
-
-// take counts n parts.
-func (w *walk) take(n int, p *plan) error {
-	if n > w.left/p.size {
-		return tooLarge()
-	}
-	w.left -= n * p.size
-	return nil
-}
-
-func (w *walk) elements(p *plan, v reflect.Value, depth int) error {
-	switch elem := p.elem; {
-	case v.Kind() == reflect.Array || depth == w.max():
-	case elem.lengths != nil:
-		return w.texts(v, elem, false)
-	case elem.elem != nil && elem.elem.lengths != nil && v.Type().Elem().Kind() == reflect.Pointer:
-		return w.texts(v, elem.elem, true)
-	}
-	for i := range v.Len() {
-		if err := w.value(p.elem, v.Index(i), depth); err != nil {
-			return w.at(depth, fmt.Sprintf("[%d]", i), err)
-		}
-	}
-	return nil
-}
-
-// texts does what value does for each element of a slice, in a tenth of the time. The elements, or
-// what they point to, have no parts but texts.
-func (w *walk) texts(v reflect.Value, p *plan, pointers bool) error {
-	at, step := v.UnsafePointer(), v.Type().Elem().Size()
-	for i := range v.Len() {
-		elem := unsafe.Add(at, uintptr(i)*step)
-		if pointers {
-			if elem = *(*unsafe.Pointer)(elem); elem == nil {
-				continue
-			}
-			if err := w.take(1, p); err != nil {
-				return err
-			}
-		}
-		for _, l := range p.lengths {
-			if err := w.take(*(*int)(unsafe.Add(elem, l.offset)), l.elem); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (w *walk) entries(p *plan, v reflect.Value, depth int) error {
-	key, elem := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
-	for i := v.MapRange(); i.Next(); {
-		if p.key.paths > 0 {
-			key.SetIterKey(i)
-			if err := w.value(p.key, key, depth); err != nil {
-				return w.at(depth, "[a key]", err)
-			}
-		}
-		if p.elem.paths > 0 {
-			elem.SetIterValue(i)
-			if err := w.value(p.elem, elem, depth); err != nil {
-				return w.at(depth, "[a value]", err)
-			}
-		}
-	}
-	return nil
-}
-
-// at adds the step to a part to the path of an error.
-func (w *walk) at(depth int, step string, err error) error {
-	switch {
-	case depth <= shown:
-		w.path = append(w.path, step)
-	case depth == shown+1:
-		w.path = append(w.path, "…")
-	}
-	return err
-}
-
-func (w *walk) max() int { return cmp.Or(w.rules.Max, Max) }
-
-func (w *walk) tooDeep() error { return TooDeep(w.max()) }
-
-// TooDeep returns the error of a value that nests more than levels deep.
-func TooDeep(levels int) error {
-	return fmt.Errorf("nested more than %d levels, or it contains itself", levels)
-}
-
-// A Flat remembers types whose values cannot nest without bound.
-type Flat struct{ types [64]atomic.Uintptr }
-
-// Has reports whether the type of v was added. It may have forgotten it.
-func (f *Flat) Has(v any) bool {
-	t := iface.TypeOf(v)
-	return f.slot(t).Load() == t
-}
-
-// Add adds the type of v.
-func (f *Flat) Add(v any) {
-	t := iface.TypeOf(v)
-	if slot := f.slot(t); slot.Load() == 0 { // types that share a slot do not replace each other all the time
-		slot.Store(t)
-	}
-}
-
-func (f *Flat) slot(t uintptr) *atomic.Uintptr { return &f.types[t>>6%uintptr(len(f.types))] }

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/yodel-rpc/yodel/internal/nesting"
 )
@@ -43,6 +44,8 @@ type (
 		ID     int
 		parent *hidden
 	}
+	text   string
+	texts  []any
 	own    struct{ Parent *own }
 	byAddr struct {
 		Of     []byAddr
@@ -50,11 +53,33 @@ type (
 	}
 )
 
+func (texts) String() string { return "" }
+
 func (own) MarshalJSON() ([]byte, error)     { return nil, nil }
 func (*byAddr) MarshalJSON() ([]byte, error) { return nil, nil }
 
 func newRules() *nesting.Rules {
 	return &nesting.Rules{Methods: []reflect.Type{reflect.TypeFor[json.Marshaler]()}}
+}
+
+// The lengths of texts are counted in maps of all types, of which some are read as other types.
+func TestCheckCountsTextsInMaps(t *testing.T) {
+	long := strings.Repeat("a", 1<<20)
+	type flag [8]bool
+	for _, v := range []any{
+		map[string]string{"a": long}, map[text]text{text(long): "a"}, map[string]int{long: 1}, map[text]time.Duration{text(long): 1},
+		map[string]any{"a": long}, map[string]any{long: nil}, map[string]any{"a": text(long)}, map[int]string{1: long}, map[string]flag{long: {}},
+		map[string][]byte{"a": make([]byte, 1<<20)}, map[string]float32{long: 1}, map[any]int{long: 1}, map[string]fmt.Stringer{"a": texts{long}},
+		[1]map[string]string{{"a": long}}, struct{ M map[string]any }{map[string]any{"a": struct{ M map[string]string }{map[string]string{"a": long}}}},
+	} {
+		err := newRules().Check(slices.Repeat([]any{v}, 65))
+		if err == nil || !strings.Contains(err.Error(), "counting shared parts") {
+			t.Errorf("65 times a %T with 1 MiB: %v", v, err)
+		}
+		if err := newRules().Check(slices.Repeat([]any{v}, 60)); err != nil {
+			t.Errorf("60 times a %T with 1 MiB: %v", v, err)
+		}
+	}
 }
 
 // list returns n nodes, each in the one before.
@@ -94,6 +119,11 @@ func TestCheckFindsValuesThatContainThemselves(t *testing.T) {
 		"a pointer to p": &p,
 		"an any":         &x,
 		"an any in it":   map[string]any{"a": []any{x}},
+		"one pointer":    struct{ P *node }{made(func(n *node) { n.Any = struct{ P *node }{n} })},
+		"one in arrays":  made(func(n *node) { n.Any = [1]struct{ A [1]*node }{{[1]*node{n}}} }),
+		"a map in any":   made(func(n *node) { n.Any = map[text]any{"a": n} }),
+		"a map's parts":  made(func(n *node) { n.Any = map[int]any{1: struct{ A, B any }{1, n}} }),
+		"with methods":   made(func(n *node) { n.Any = struct{ S fmt.Stringer }{texts{n}} }),
 		"a list":         list(nesting.Max + 1),
 	}
 	rules := newRules()
@@ -286,19 +316,77 @@ func TestTypesThatCannotBeEncodedAreFoundFirst(t *testing.T) {
 	}
 }
 
-func TestFlatForgetsButNeverInvents(t *testing.T) {
-	var f nesting.Flat
-	values := []any{1, "a", &closed{}, closed{}, 1.5, struct{}{}, []int{}, map[int]int{}}
+func TestRecentForgetsButNeverInvents(t *testing.T) {
+	var r nesting.Recent[string]
+	values := []any{1, "a", &struct{ A int }{}, struct{ A int }{}, 1.5, struct{}{}, []int{}, map[int]int{}}
 	for i, v := range values {
-		f.Add(v)
+		r.Put(v, fmt.Sprintf("%T", v))
 		for _, later := range values[i+1:] {
-			if f.Has(later) {
-				t.Errorf("%T was not added", later)
+			if got := r.Get(later); got != nil {
+				t.Errorf("%T was not put, and got %s", later, *got)
 			}
 		}
+		if got := r.Get(v); got != nil && *got != fmt.Sprintf("%T", v) {
+			t.Errorf("%T got %s", v, *got)
+		}
 	}
-	if !f.Has(2) {
-		t.Error("the first type is forgotten")
+	if got := r.Get(2); got == nil || *got != "int" {
+		t.Errorf("the first type is forgotten: %v", got)
+	}
+}
+
+// Checks find values in each place, also if nothing else of the type is walked.
+func TestCheckedValues(t *testing.T) {
+	type (
+		inner struct {
+			N  int
+			At time.Time
+		}
+		outer struct {
+			Name string
+			In   inner
+			List []inner
+			Ptr  *time.Time
+			Any  any
+			Pair [2]time.Time
+			Keys map[time.Time]int
+			Own  map[string]inner
+		}
+		both struct {
+			A  inner
+			In struct{ B inner }
+		}
+		flat struct { // with a check and what others may share
+			At   time.Time
+			Text string
+			Next *inner
+		}
+	)
+	bad := time.Unix(1, 0)
+	in := inner{At: bad}
+	rules := newRules()
+	rules.Values = map[reflect.Type]func(unsafe.Pointer) error{reflect.TypeFor[time.Time](): func(v unsafe.Pointer) error {
+		if (*time.Time)(v).Equal(bad) {
+			return errBad
+		}
+		return nil
+	}}
+	for want, v := range map[string]any{
+		"nesting_test.inner.At: bad": in, "nesting_test.both.In.B.At: bad": &both{In: struct{ B inner }{in}}, "nesting_test.both.A.At: bad": both{A: in},
+		"nesting_test.outer.In.At: bad": &outer{In: in}, "nesting_test.outer.List[1].At: bad": outer{List: []inner{{}, in}}, "nesting_test.outer.Ptr: bad": &outer{Ptr: &bad},
+		"nesting_test.outer.Any.At: bad": &outer{Any: in}, "nesting_test.outer.Any: bad": &outer{Any: &bad}, "nesting_test.outer.Pair[1]: bad": &outer{Pair: [2]time.Time{{}, bad}},
+		"nesting_test.outer.Keys[a key]: bad": &outer{Keys: map[time.Time]int{bad: 1}}, "nesting_test.outer.Own[a value].At: bad": &outer{Own: map[string]inner{"a": in}},
+		"time.Time: bad": bad, "[]time.Time[0]: bad": []time.Time{bad}, "nesting_test.flat.Next.At: bad": &flat{Next: &in}, "nesting_test.flat.At: bad": flat{At: bad},
+		"map[string]interface {}[a value]: bad": map[string]any{"a": bad},
+	} {
+		if err := rules.Check(v); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	for _, v := range []any{(*inner)(nil), (*both)(nil), inner{}, &both{}, &outer{}, &flat{Next: new(inner)}, new(time.Time), (*time.Time)(nil)} {
+		if err := rules.Check(v); err != nil {
+			t.Errorf("%T: %v", v, err)
+		}
 	}
 }
 

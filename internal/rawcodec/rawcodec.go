@@ -13,6 +13,23 @@ import (
 // A Codec carries []byte, V, and pointers to either. It may be used concurrently.
 type Codec[V ~[]byte] struct{}
 
+// Raw is implemented by every Codec of this package, and by no other type.
+type Raw interface {
+	// Bytes returns the bytes of a message.
+	Bytes(v any) ([]byte, error)
+	// Pointer returns v as a pointer to the bytes of a message, or nil if v has another type.
+	Pointer(v any) *[]byte
+	isRaw()
+}
+
+// Bytes implements Raw.
+func (Codec[V]) Bytes(v any) ([]byte, error) { return bytesOf[V](v) }
+
+// Pointer implements Raw.
+func (Codec[V]) Pointer(v any) *[]byte { return pointer[V](v) }
+
+func (Codec[V]) isRaw() {}
+
 var errNil = errors.New("the raw codec was given a nil *[]byte")
 
 // Name returns "raw".
@@ -31,13 +48,13 @@ func (Codec[V]) CheckType(t reflect.Type) error {
 
 // Append appends v to dst.
 func (Codec[V]) Append(dst []byte, v any) ([]byte, error) {
-	b, err := Bytes[V](v)
+	b, err := bytesOf[V](v)
 	return append(dst, b...), err
 }
 
 // Decode copies src into the capacity of v, or into new memory.
 func (Codec[V]) Decode(src []byte, v any) error {
-	p := Pointer[V](v)
+	p := pointer[V](v)
 	if p == nil {
 		return notRaw[V](v, "decodes into *[]byte")
 	}
@@ -45,23 +62,23 @@ func (Codec[V]) Decode(src []byte, v any) error {
 	return nil
 }
 
-// Bytes returns the bytes of a message.
-func Bytes[V ~[]byte](v any) ([]byte, error) {
+// bytesOf returns the bytes of a message.
+func bytesOf[V ~[]byte](v any) ([]byte, error) {
 	switch v := v.(type) {
 	case []byte:
 		return v, nil
 	case V:
 		return v, nil
 	}
-	p := Pointer[V](v)
+	p := pointer[V](v)
 	if p == nil {
 		return nil, notRaw[V](v, "takes []byte or *[]byte")
 	}
 	return *p, nil
 }
 
-// Pointer returns v as a pointer to the bytes of a message, or nil if v has another type.
-func Pointer[V ~[]byte](v any) *[]byte {
+// pointer returns v as a pointer to the bytes of a message, or nil if v has another type.
+func pointer[V ~[]byte](v any) *[]byte {
 	switch v := v.(type) {
 	case *[]byte:
 		return v

@@ -3,7 +3,6 @@
 package realserver
 
 import (
-	"context"
 	"net"
 	"os/exec"
 	"os/user"
@@ -37,12 +36,6 @@ func Dnsmasq(t testing.TB, hosts string, settings ...string) *Server {
 			}
 			return exec.Command(found, args...), nil
 		},
-		Probe: func(ctx context.Context, addr string) error {
-			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
-			if err == nil {
-				err = conn.Close()
-			}
-			return err
-		},
+		Probe: listens,
 	})
 }

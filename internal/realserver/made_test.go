@@ -30,6 +30,7 @@ func TestProgramsAreMade(t *testing.T) { //nolint:tparallel // other tests wait 
 		"dubbo":              foreign(findDubbo),
 		"dubbogo":            goProgram("."),
 		"etcd":               goProgram("."),
+		"etcdctl":            goProgram("go.etcd.io/etcd/etcdctl/v3"),
 		"ghz":                goProgram("github.com/bojand/ghz/cmd/ghz"),
 		"grpc-java":          func(t *testing.T, name string) { Java(t, name) },
 		"grpc-node":          func(t *testing.T, name string) { Node(t, name) },

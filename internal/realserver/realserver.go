@@ -268,6 +268,19 @@ func (s *Server) logged() []byte {
 	return bytes.Join(lines[max(0, len(lines)-30):], nil)
 }
 
+// listens is a probe for servers that have no simple question. Until the server listens, the system
+// may give a connection to addr the same port at this end, and then connects it to itself.
+func listens(ctx context.Context, addr string) error {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	if conn.LocalAddr().String() == addr {
+		err = errors.New("nobody listens")
+	}
+	return errors.Join(err, conn.Close())
+}
+
 // Ask is a probe for servers with a line-based protocol. It connects to addr, sends question, and
 // returns an error unless the answer begins with want.
 func Ask(ctx context.Context, addr, question, want string) error {

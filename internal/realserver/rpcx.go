@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os/exec"
 	"testing"
 )
@@ -23,13 +22,7 @@ func RPCX(t testing.TB, kind, registry, base, metadata string) *Server {
 		Command: func(found, addr, _ string) (*exec.Cmd, error) {
 			return exec.Command(found, "-registry", kind, "-at", registry, "-base", base, "-listen", addr, "-metadata", metadata), nil
 		},
-		Probe: func(ctx context.Context, addr string) error {
-			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
-			if err == nil {
-				err = conn.Close()
-			}
-			return err
-		},
+		Probe: listens,
 	})
 }
 

@@ -23,14 +23,15 @@ import (
 
 // Methods returns the Funcs of the methods of v that remote callers can call, by name. Stream is as
 // for Of. Chosen has the names of the methods to publish; empty means all. A name after "-" leaves
-// a method out.
+// a method out. Add is called with each method and its Func, and may refuse it.
 //
 // Skipped has the methods that were not chosen by name and are not meant for callers, each with the
 // reason. Methods fails if a method has no suitable shape although it was chosen, or although it is
-// nearly suitable: see nearly.
+// nearly suitable: see nearly. It also fails if add refuses a method. The error has all such
+// methods.
 func Methods[V ~[]any, S any](
-	v reflect.Value, stream func(reflect.Type) (StreamParam[S], bool), chosen []string,
-) (funcs map[string]*Func[S], skipped []string, err error) {
+	v reflect.Value, stream func(reflect.Type) (StreamParam[S], bool), chosen []string, add func(name string, f *Func[S]) error,
+) (skipped []string, err error) {
 	t := v.Type()
 	var only, without, faults []string
 	for _, name := range chosen {
@@ -44,7 +45,7 @@ func Methods[V ~[]any, S any](
 			only = append(only, name)
 		}
 	}
-	funcs = make(map[string]*Func[S])
+	found := false
 	for m := range t.Methods() {
 		named := slices.Contains(only, m.Name)
 		why := ""
@@ -61,12 +62,15 @@ func Methods[V ~[]any, S any](
 			continue
 		}
 		f, err := Of[V](m.Func, stream, v)
+		shaped := err == nil
+		if shaped {
+			found, err = true, add(m.Name, f)
+		}
 		switch {
 		case err == nil:
-			funcs[m.Name] = f
 		case named:
 			faults = append(faults, fmt.Sprintf("%s: %v", m.Name, err))
-		case nearly(m.Type, stream):
+		case shaped, nearly(m.Type, stream):
 			faults = append(faults, fmt.Sprintf("%s: %v; or leave it out with %q", m.Name, err, "-"+m.Name))
 		default:
 			skipped = append(skipped, fmt.Sprintf("%s: %v", m.Name, err))
@@ -77,20 +81,24 @@ func Methods[V ~[]any, S any](
 	}
 	switch {
 	case len(faults) > 0:
-		return nil, nil, errors.New(listed(faults))
-	case len(funcs) > 0:
-		return funcs, skipped, nil
+		return nil, errors.New(listed(faults))
+	case found:
+		return skipped, nil
 	case len(skipped) == 0:
 		skipped = []string{"it has no exported methods"}
 	}
-	return nil, nil, fmt.Errorf("no suitable method: %s", strings.Join(skipped, "; "))
+	return nil, fmt.Errorf("no suitable method: %s", strings.Join(skipped, "; "))
 }
 
 // maxListed is how many bytes of faults are listed whole, because an error is shown as one line of
-// limited length.
-const maxListed = 150
+// limited length, and maxOthers is how many bytes of names of further methods are.
+const (
+	maxListed = 150
+	maxOthers = 100
+)
 
-// listed returns the first faults whole, and the names of the methods that have the others.
+// listed returns the first faults whole, and the names of the methods that have the others. If
+// these are many, it returns how many there are besides.
 func listed(faults []string) string {
 	n, size := 1, len(faults[0])
 	for ; n < len(faults); n++ {
@@ -102,12 +110,20 @@ func listed(faults []string) string {
 	if n == len(faults) {
 		return text
 	}
-	var others []string
-	for _, fault := range faults[n:] {
+	text += ". Other methods that it cannot register: "
+	begin := len(text)
+	for i, fault := range faults[n:] {
 		name, _, _ := strings.Cut(fault, ":")
-		others = append(others, name)
+		switch {
+		case i == 0:
+		case len(text)-begin+len(name) > maxOthers:
+			return fmt.Sprintf("%s and %d more", text, len(faults)-n-i)
+		default:
+			text += ", "
+		}
+		text += name
 	}
-	return fmt.Sprintf("%s. Other methods that it cannot register: %s", text, strings.Join(others, ", "))
+	return text
 }
 
 // pointed reports whether a pointer to a value of type t has a method.

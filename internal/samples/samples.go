@@ -6,9 +6,17 @@
 package samples
 
 import (
+	"cmp"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/yodel-rpc/yodel/internal/catalogue"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // A Kind is the reason why there is a record of a call. Each kind has its own bounds, so that a
@@ -17,53 +25,70 @@ type Kind int
 
 // The kinds of records.
 const (
-	Explained Kind = iota // the caller asked for it
-	Failed
-	Slow
+	explained Kind = iota // the caller asked for it
+	failed
+	canceled // by its caller
+	slow
 	kinds
 )
 
-// KindOf returns the kind of the record of a call that has ended.
-func KindOf(explained, failed bool) Kind {
+// KindOf returns the kind of the record of a call that has ended with a code, which is 0 if it
+// succeeded.
+func KindOf(wanted bool, code int) Kind {
 	switch {
-	case explained:
-		return Explained
-	case failed:
-		return Failed
+	case wanted:
+		return explained
+	case code == int(catalogue.Canceled):
+		return canceled
+	case code != 0:
+		return failed
 	}
-	return Slow
+	return slow
 }
 
 // How many records are kept, and at which rate records of each kind are accepted.
 const (
 	keptFailed    = 128
+	keptCanceled  = 32
 	keptSlow      = 64
 	keptExplained = 64
 	every         = 10 * time.Millisecond // one, after a burst of
 	burst         = 64
 )
 
+// SlowAfter returns the value of an option for the duration from which calls are slow. 0 means a
+// second, and a negative option means that no call is slow.
+func SlowAfter(option time.Duration) time.Duration {
+	switch {
+	case option < 0:
+		return math.MaxInt64
+	case option == 0:
+		return time.Second
+	}
+	return option
+}
+
 // A Sampler keeps records of the calls of one client or server. It may be used concurrently.
-type Sampler[Record any] struct {
-	kinds   [kinds]sampled[Record]
+type Sampler struct {
+	kinds   [kinds]sampled
 	leftOut atomic.Uint64
 }
 
 // sampled has the records of one kind.
-type sampled[Record any] struct {
+type sampled struct {
 	seen atomic.Uint64
 	due  atomic.Int64 // on the clock; the further it is behind the present, the more records may be accepted at once
 
 	mu      sync.Mutex
-	records []*Record // a ring
-	next    int       // the index of the oldest record
+	records []*introspect.CallReport // a ring
+	next    int                      // the index of the oldest record
 	limit   int
 }
 
 // New returns a sampler without records.
-func New[Record any]() *Sampler[Record] {
-	s := &Sampler[Record]{}
-	for kind, limit := range [...]int{Explained: keptExplained, Failed: keptFailed, Slow: keptSlow} {
+func New() *Sampler {
+	s := &Sampler{}
+	for kind, limit := range [...]int{explained: keptExplained, failed: keptFailed, canceled: keptCanceled, slow: keptSlow} {
 		s.kinds[kind].limit = limit
 	}
 	return s
@@ -71,7 +96,7 @@ func New[Record any]() *Sampler[Record] {
 
 // Admit counts a call for which a record can be made, and reports whether that record is to be
 // kept. Now is a reading of a clock that never goes back.
-func (s *Sampler[Record]) Admit(kind Kind, now time.Duration) bool {
+func (s *Sampler) Admit(kind Kind, now time.Duration) bool {
 	k := &s.kinds[kind]
 	k.seen.Add(1)
 	for {
@@ -92,7 +117,7 @@ func (s *Sampler[Record]) Admit(kind Kind, now time.Duration) bool {
 
 // Keep keeps a record that was admitted, in place of the oldest of its kind if there are too many.
 // R must not be changed any more.
-func (s *Sampler[Record]) Keep(kind Kind, r *Record) {
+func (s *Sampler) Keep(kind Kind, r *introspect.CallReport) {
 	k := &s.kinds[kind]
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -105,14 +130,38 @@ func (s *Sampler[Record]) Keep(kind Kind, r *Record) {
 }
 
 // Seen returns how many calls of a kind were counted.
-func (s *Sampler[Record]) Seen(kind Kind) uint64 { return s.kinds[kind].seen.Load() }
+func (s *Sampler) Seen(kind Kind) uint64 { return s.kinds[kind].seen.Load() }
 
 // LeftOut returns how many of the counted calls were not admitted.
-func (s *Sampler[Record]) LeftOut() uint64 { return s.leftOut.Load() }
+func (s *Sampler) LeftOut() uint64 { return s.leftOut.Load() }
+
+// Read returns the records that match q, the newest first. A nil q matches all records.
+func (s *Sampler) Read(q *introspect.SamplesQuery) *introspect.Samples {
+	if q == nil {
+		q = &introspect.SamplesQuery{}
+	}
+	out := &introspect.Samples{
+		Failed: s.Seen(failed), Canceled: s.Seen(canceled), Slow: s.Seen(slow), Explained: s.Seen(explained), LeftOut: s.LeftOut(), Calls: []introspect.CallReport{},
+	}
+	all := !q.Failed && !q.Slow && !q.Explained
+	trace := cmp.Or(TraceID(q.Trace), strings.ToLower(q.Trace))
+	for _, r := range s.Records() {
+		kind := all || q.Failed && r.Failed() || q.Slow && r.Slow || q.Explained && r.Explained
+		if kind && (q.Method == "" || q.Method == r.Method) && (q.Side == "" || q.Side == r.Side) &&
+			(trace == "" || trace == r.Trace) && (q.Tenant == "" || q.Tenant == r.Tenant) {
+			out.Calls = append(out.Calls, *r)
+		}
+	}
+	slices.SortStableFunc(out.Calls, func(a, b introspect.CallReport) int { return b.Began.Add(b.Took).Compare(a.Began.Add(a.Took)) })
+	if q.Limit > 0 && q.Limit < len(out.Calls) {
+		out.Calls = out.Calls[:q.Limit]
+	}
+	return out
+}
 
 // Records returns all kept records, grouped by kind.
-func (s *Sampler[Record]) Records() []*Record {
-	var all []*Record
+func (s *Sampler) Records() []*introspect.CallReport {
+	var all []*introspect.CallReport
 	for i := range s.kinds {
 		k := &s.kinds[i]
 		k.mu.Lock()
@@ -120,4 +169,28 @@ func (s *Sampler[Record]) Records() []*Record {
 		k.mu.Unlock()
 	}
 	return all
+}
+
+// TraceID returns the ID of the trace in parent, which has the form of yodel.Call.Trace. It returns
+// "" if parent is not valid.
+func TraceID(parent string) string {
+	// 00-TRACE_ID-PARENT_ID-FLAGS: 2, 32, 16 and 2 hexadecimal digits
+	if len(parent) < 55 || parent[2] != '-' || parent[35] != '-' || parent[52] != '-' {
+		return ""
+	}
+	id := strings.ToLower(parent[3:35])
+	if strings.Trim(id, "0123456789abcdef") != "" || strings.Trim(id, "0") == "" {
+		return ""
+	}
+	return id
+}
+
+// Sampled reports whether parent, which has the form of yodel.Call.Trace, says that the trace is
+// recorded.
+func Sampled(parent string) bool {
+	if len(parent) < 55 || parent[52] != '-' {
+		return false
+	}
+	flags, err := strconv.ParseUint(parent[53:55], 16, 8)
+	return err == nil && flags&1 != 0
 }

@@ -3,15 +3,26 @@
 package samples_test
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/samples"
+	"github.com/yodel-rpc/yodel/introspect"
+)
+
+// These are the kinds of records.
+var (
+	failed    = samples.KindOf(false, int(yodel.Internal))
+	canceled  = samples.KindOf(false, int(yodel.Canceled))
+	slow      = samples.KindOf(false, 0)
+	explained = samples.KindOf(true, int(yodel.Internal))
 )
 
 // admit asks for records of a kind at a reading of the clock, and returns how many were admitted.
-func admit(s *samples.Sampler[int], kind samples.Kind, calls int, now time.Duration) (admitted int) {
+func admit(s *samples.Sampler, kind samples.Kind, calls int, now time.Duration) (admitted int) {
 	for range calls {
 		if s.Admit(kind, now) {
 			admitted++
@@ -21,36 +32,39 @@ func admit(s *samples.Sampler[int], kind samples.Kind, calls int, now time.Durat
 }
 
 func TestRecordsAreTakenInAtABoundedRate(t *testing.T) {
-	s := samples.New[int]()
+	s := samples.New()
 	now := time.Hour
-	if got := admit(s, samples.Failed, 1000, now); got != 64 {
+	if got := admit(s, failed, 1000, now); got != 64 {
 		t.Errorf("%d of 1000 calls at once were admitted, want 64", got)
 	}
-	if got := admit(s, samples.Slow, 1, now); got != 1 {
+	if got := admit(s, slow, 1, now); got != 1 {
 		t.Error("calls that failed keep out one that was slow")
 	}
-	if got := admit(s, samples.Failed, 1000, now+100*time.Millisecond); got != 10 {
+	if got := admit(s, failed, 1000, now+100*time.Millisecond); got != 10 {
 		t.Errorf("%d of 1000 calls were admitted 100 ms later, want 10", got)
 	}
-	if got := admit(s, samples.Failed, 1000, time.Minute); got != 64 { // as in a bubble of another test
+	if got := admit(s, failed, 1000, time.Minute); got != 64 { // as in a bubble of another test
 		t.Errorf("%d of 1000 calls were admitted on an earlier clock, want 64", got)
 	}
-	if s.Seen(samples.Failed) != 3000 || s.Seen(samples.Slow) != 1 || s.LeftOut() != 3000-64-10-64 {
-		t.Errorf("%d failed, %d were slow, %d were left out", s.Seen(samples.Failed), s.Seen(samples.Slow), s.LeftOut())
+	if s.Seen(failed) != 3000 || s.Seen(slow) != 1 || s.LeftOut() != 3000-64-10-64 {
+		t.Errorf("%d failed, %d were slow, %d were left out", s.Seen(failed), s.Seen(slow), s.LeftOut())
 	}
 }
 
 func TestTheLastRecordsOfEachKindAreKept(t *testing.T) {
-	s := samples.New[int]()
-	first := -1
-	s.Keep(samples.Slow, &first)
+	s := samples.New()
+	const first = -1
+	s.Keep(slow, &introspect.CallReport{Attempt: first})
 	for i := range 1000 {
-		s.Keep(samples.Failed, &i)
-		s.Keep(samples.Explained, &i)
+		s.Keep(canceled, &introspect.CallReport{Code: "canceled"})
+		s.Keep(failed, &introspect.CallReport{Attempt: i})
+		s.Keep(explained, &introspect.CallReport{Attempt: i})
 	}
 	var kept []int
 	for _, r := range s.Records() {
-		kept = append(kept, *r)
+		if r.Code != "canceled" { // they displace no others
+			kept = append(kept, r.Attempt)
+		}
 	}
 	slices.Sort(kept)
 	want := []int{first}
@@ -65,18 +79,78 @@ func TestTheLastRecordsOfEachKindAreKept(t *testing.T) {
 	}
 }
 
-func TestKindOf(t *testing.T) {
+func TestCanceledCallsDidNotFail(t *testing.T) {
+	s := samples.New()
+	for _, code := range []yodel.Code{yodel.Canceled, yodel.Internal} {
+		kind := samples.KindOf(false, int(code))
+		admit(s, kind, 1, time.Hour)
+		s.Keep(kind, &introspect.CallReport{Code: code.String()})
+	}
+	got := s.Read(&introspect.SamplesQuery{Failed: true})
+	if got.Failed != 1 || got.Canceled != 1 || len(got.Calls) != 1 || got.Calls[0].Code != "internal" {
+		t.Errorf("got %+v", got)
+	}
+	if all := s.Read(nil); len(all.Calls) != 2 {
+		t.Errorf("got all records %+v", all)
+	}
+}
+
+func TestRecordsAreSelectedByTraceAndTenant(t *testing.T) {
+	const id = "4bf92f3577b34da6a3ce929d0e0e4736"
+	s := samples.New()
+	s.Keep(failed, &introspect.CallReport{Trace: id, Tenant: "acme", Code: "internal"})
+	s.Keep(slow, &introspect.CallReport{Trace: id, Slow: true})
+	s.Keep(slow, &introspect.CallReport{Slow: true})
 	for _, test := range []struct {
-		explained, failed bool
-		want              samples.Kind
+		q    introspect.SamplesQuery
+		want int
 	}{
-		{true, true, samples.Explained},
-		{true, false, samples.Explained},
-		{false, true, samples.Failed},
-		{false, false, samples.Slow},
+		{introspect.SamplesQuery{}, 3},
+		{introspect.SamplesQuery{Trace: id}, 2},
+		{introspect.SamplesQuery{Trace: "00-" + id + "-00f067aa0ba902b7-01"}, 2},
+		{introspect.SamplesQuery{Trace: id, Slow: true}, 1},
+		{introspect.SamplesQuery{Tenant: "acme"}, 1},
+		{introspect.SamplesQuery{Trace: id[1:]}, 0},
 	} {
-		if got := samples.KindOf(test.explained, test.failed); got != test.want {
-			t.Errorf("explained %t, failed %t: got %d, want %d", test.explained, test.failed, got, test.want)
+		if got := len(s.Read(&test.q).Calls); got != test.want {
+			t.Errorf("%+v selects %d records, want %d", test.q, got, test.want)
+		}
+	}
+}
+
+func TestOnlyAValidTraceContextHasATraceID(t *testing.T) {
+	const id, rest = "4bf92f3577b34da6a3ce929d0e0e4736", "-00f067aa0ba902b7-01"
+	for parent, want := range map[string]string{
+		"00-" + id + rest: id,
+		"00-4BF92F3577B34DA6A3CE929D0E0E4736" + rest: id,
+		"00-" + id + rest + " vendor=1":              id,
+		"":                                           "",
+		id:                                           "",
+		"00-00000000000000000000000000000000" + rest:       "",
+		"00-my secret is in here, believe me" + rest + "x": "",
+	} {
+		if got := samples.TraceID(parent); got != want {
+			t.Errorf("%q: got %q, want %q", parent, got, want)
+		}
+	}
+}
+
+func TestTheFlagsOfATraceContextSayWhetherItIsSampled(t *testing.T) {
+	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-"
+	for parent, want := range map[string]bool{
+		trace + "01": true, trace + "03": true, trace + "01 vendor=1": true,
+		trace + "00": false, trace + "02": false, trace + "zz": false, trace + "1": false, "": false,
+	} {
+		if got := samples.Sampled(parent); got != want {
+			t.Errorf("%q: got %v, want %v", parent, got, want)
+		}
+	}
+}
+
+func TestWhenACallIsSlow(t *testing.T) {
+	for option, want := range map[time.Duration]time.Duration{0: time.Second, 5: 5, -1: math.MaxInt64} {
+		if got := samples.SlowAfter(option); got != want {
+			t.Errorf("%d: got %d, want %d", option, got, want)
 		}
 	}
 }

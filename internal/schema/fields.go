@@ -22,12 +22,17 @@ type field struct {
 // known has the result of fieldsOf for the types that Fields was called with.
 var known sync.Map
 
-// Fields returns the fields of a struct by the rules of encoding/json, as their names and types. It
+// Fields returns the fields of a struct by the rules of encoding/json, as their names and types. Of
+// a generated message of Protocol Buffers it first returns them with their names in JSON. It
 // remembers them for as long as the process lives, so the types must be those of the program.
 func Fields(t reflect.Type) iter.Seq2[string, reflect.Type] {
 	fields, ok := known.Load(t)
 	if !ok {
-		fields, _ = known.LoadOrStore(t, fieldsOf(t))
+		all := fieldsOf(t)
+		if isProto(t) {
+			all = append(ofProto(all), all...)
+		}
+		fields, _ = known.LoadOrStore(t, all)
 	}
 	return func(yield func(string, reflect.Type) bool) {
 		for _, f := range fields.([]field) { //nolint:forcetypeassert // there is nothing else in it
@@ -109,6 +114,12 @@ func dominant(found []field, named map[string]bool) (fields []field) {
 		}
 	}
 	return fields
+}
+
+// isProto reports whether t is a generated message of Protocol Buffers, without its pointer.
+func isProto(t reflect.Type) bool {
+	_, is := reflect.PointerTo(t).MethodByName("ProtoReflect")
+	return is
 }
 
 // ofProto returns the fields of a generated message of Protocol Buffers with their names in JSON.

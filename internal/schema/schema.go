@@ -96,7 +96,7 @@ func (p *part) describe(left int) (inner []*part) {
 		return []*part{{of: t.Elem(), at: s.Elem, inside: p, proto: p.proto}}
 	case "object":
 		fields := fieldsOf(t)
-		_, proto := reflect.PointerTo(t).MethodByName("ProtoReflect")
+		proto := isProto(t)
 		if proto {
 			fields = ofProto(fields)
 		}

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // A Pair is two sums that grow together, for example the bytes received and sent. Adding to both
@@ -64,13 +66,18 @@ type Calls struct {
 	Messages Pair // on streams, received and sent
 	Extra    Pair // attempts after the first one: retries, and attempts beside another one
 	codes    [Codes]atomic.Uint64
+	others   atomic.Uint64        // calls that are in no bucket
 	buckets  [64 * perOctave]Pair // calls, and the nanoseconds that they took together
 }
 
-// End counts a call. Code is 0 if it succeeded.
+// End counts a call. Took is Unmeasured if its duration is not a latency. Code is 0 if it
+// succeeded.
 func (c *Calls) End(took time.Duration, code int) {
-	ns := uint64(max(took, 0))
-	c.buckets[BucketOf(ns)].Add(1, ns)
+	if ns := uint64(max(took, 0)); IsLatency(took, code) {
+		c.buckets[BucketOf(ns)].Add(1, ns)
+	} else {
+		c.others.Add(1)
+	}
 	if code != 0 { // after the bucket, so that a reader of both never finds more failed calls than calls
 		c.codes[counted(code)].Add(1)
 	}
@@ -80,21 +87,18 @@ func (c *Calls) End(took time.Duration, code int) {
 // caller that compares it with Latency reads it first.
 func (c *Calls) Failed(code int) uint64 { return c.codes[code].Load() }
 
+// Others returns how many calls are in no bucket, because their duration is not a latency.
+func (c *Calls) Others() uint64 { return c.others.Load() }
+
 // Latency returns the buckets that contain calls, from the shortest to the longest. With each
 // bucket it yields how long its calls took together.
-func (c *Calls) Latency() iter.Seq2[Bucket, time.Duration] {
-	return func(yield func(Bucket, time.Duration) bool) {
+func (c *Calls) Latency() iter.Seq2[introspect.Bucket, time.Duration] {
+	return func(yield func(introspect.Bucket, time.Duration) bool) {
 		for i := range c.buckets {
 			calls, ns := c.buckets[i].Sums()
-			if calls > 0 && !yield(Bucket{BucketEnd(i), calls}, time.Duration(ns)) { //nolint:gosec // within 64 bits
+			if calls > 0 && !yield(introspect.Bucket{UpTo: BucketEnd(i), Calls: calls}, time.Duration(ns)) { //nolint:gosec // within 64 bits
 				return
 			}
 		}
 	}
-}
-
-// A Bucket is how many calls took at most UpTo, and longer than the bucket before it.
-type Bucket struct {
-	UpTo  time.Duration
-	Calls uint64
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/stats"
 )
 
@@ -80,5 +81,32 @@ func TestCallsHaveOutcomesAndDurations(t *testing.T) {
 	}
 	if calls != 4 || took != time.Hour+2*time.Millisecond || c.Failed(5) != 1 || c.Failed(2) != 1 {
 		t.Errorf("got %d calls that took %v, failed %d and %d", calls, took, c.Failed(5), c.Failed(2))
+	}
+}
+
+// A server that refuses most calls at once is not a fast one.
+func TestWhatWasRefusedOrCanceledHasNoLatency(t *testing.T) {
+	var client stats.Calls
+	var server stats.Method
+	refused := []int{int(catalogue.Canceled), int(catalogue.ResourceExhausted), int(catalogue.Disabled)}
+	for _, code := range append(refused, int(catalogue.Aborted), 0) {
+		client.End(time.Millisecond, code)
+		server.Begin()
+		server.End(time.Millisecond, code, false, true)
+	}
+	var called, executed uint64
+	for bucket := range client.Latency() {
+		called += bucket.Calls
+	}
+	for _, calls := range server.Latency() {
+		executed += calls
+	}
+	if called != 2 || executed != 2 || client.Others() != 3 {
+		t.Errorf("the latencies are of %d and %d calls, and %d have none, want 2, 2 and 3", called, executed, client.Others())
+	}
+	for _, code := range refused {
+		if client.Failed(code) != 1 || server.Calls(code) != 1 {
+			t.Errorf("code %d was counted %d and %d times, want once", code, client.Failed(code), server.Calls(code))
+		}
 	}
 }

@@ -15,8 +15,23 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
-// Codes is how many outcomes are counted separately: success, which is 0, and the codes of errors.
-const Codes = int(catalogue.Unauthenticated) + 1
+// Codes is how many outcomes are counted separately: success, which is 0, the codes of errors, and
+// catalogue.Disabled.
+const Codes = int(catalogue.Disabled) + 1
+
+// Unmeasured is the duration of a call that counts, and whose duration says nothing about the speed
+// of the method: it was a stream.
+const Unmeasured = mux.Untimed - 1
+
+// IsLatency reports whether the duration of a call is a latency. That of a call that was canceled,
+// or refused by a limit or a rule, is not: a server that refuses most calls is not a fast one.
+func IsLatency(took time.Duration, code int) bool {
+	switch code {
+	case int(catalogue.Canceled), int(catalogue.ResourceExhausted), int(catalogue.Disabled):
+		return false
+	}
+	return took != Unmeasured
+}
 
 // counted returns under which code a call with a code is counted: Unknown for codes without a name.
 func counted(code int) int {
@@ -135,9 +150,9 @@ func BucketEnd(i int) time.Duration {
 	return time.Duration((uint64(perOctave+i%perOctave)+1)<<(octave-2) - 1) //nolint:gosec // within 64 bits
 }
 
-// End counts a call that has ended. Took is mux.Untimed if the call was not timed, and code is 0 if
-// it succeeded. HandedOver says that another goroutine took over the reading while the call ran.
-// Executed says that the method was called.
+// End counts a call that has ended. Took is mux.Untimed if the call was not timed, and Unmeasured
+// if its duration is not a latency. Code is 0 if it succeeded. HandedOver says that another
+// goroutine took over the reading while the call ran. Executed says that the method was called.
 //
 // The duration of a timed call also counts for the untimed calls before it. Refused calls do not
 // enter the mean, because refusing a call is fast. Otherwise an overloaded server would treat its
@@ -149,20 +164,30 @@ func (m *Method) End(took time.Duration, code int, handedOver, executed bool) {
 	}
 	m.pulse.End()
 	m.codes[counted(code)].Add(1)
-	if took == mux.Untimed {
-		took = time.Duration(m.mean.Load())
-		m.buckets[BucketOf(uint64(took))].Add(1) //nolint:gosec // not negative
-		m.Took.Add(int64(took))
-		return
+	latency := IsLatency(took, code)
+	switch {
+	case took >= 0 && latency:
+		calls := m.pulse.Take()
+		if calls > 0 {
+			m.codes[0].Add(calls)
+		}
+		m.measure(took, calls+1)
+	case latency:
+		m.measure(time.Duration(m.mean.Load()), 1)
 	}
-	calls := m.pulse.Take()
-	if calls > 0 {
-		m.codes[0].Add(calls)
+	if took >= 0 {
+		m.learn(took, code, handedOver, executed)
 	}
-	calls++
-	m.buckets[BucketOf(uint64(max(took, 0)))].Add(calls)
-	m.Took.Add(int64(max(took, 0)) * int64(calls)) //nolint:gosec // few
+}
 
+// measure counts calls in the bucket of their duration.
+func (m *Method) measure(took time.Duration, calls uint64) {
+	m.buckets[BucketOf(uint64(took))].Add(calls) //nolint:gosec // not negative
+	m.Took.Add(int64(took) * int64(calls))       //nolint:gosec // few
+}
+
+// learn learns from a timed call whether the method is short.
+func (m *Method) learn(took time.Duration, code int, handedOver, executed bool) {
 	if !executed && code != 0 && !handedOver {
 		return
 	}

@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// MaxID is the length of the longest error id, in bytes.
-const MaxID = 64
+// maxID is the length of the longest error id, in bytes.
+const maxID = 64
 
 // Line returns s as one line of valid UTF-8. Control characters (C0, DEL and C1), line and
 // paragraph separators and the characters that reverse the direction of text become spaces. Bytes
@@ -72,10 +72,10 @@ func whole(s string) string {
 // Clip returns s as one line of at most limit bytes. It reads at most limit bytes of s.
 func Clip(s string, limit int) string { return Cut(Line(Cut(s, limit)), limit) }
 
-// ID returns an error id in a form that is safe to show. It keeps at most MaxID bytes. Bytes other
+// ID returns an error id in a form that is safe to show. It keeps at most maxID bytes. Bytes other
 // than letters, digits and "_.:-" become underscores.
 func ID(s string) string {
-	s = s[:min(len(s), MaxID)]
+	s = s[:min(len(s), maxID)]
 	for i := range len(s) {
 		if !ofID(s[i]) {
 			return cleanID(s)
@@ -96,4 +96,16 @@ func cleanID(s string) string {
 
 func ofID(c byte) bool {
 	return 'A' <= c && c <= 'Z' || 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || strings.IndexByte("_.:-", c) >= 0
+}
+
+// Product returns a name of at most limit bytes in the form in which all protocols can carry it: as
+// a product in the User-Agent of HTTP.
+func Product(name string, limit int) string {
+	name = strings.Map(func(r rune) rune {
+		if r > ' ' && r < 0x7f && !strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) {
+			return r
+		}
+		return '-'
+	}, name[:min(len(name), limit)])
+	return name[:min(len(name), limit)]
 }

@@ -54,7 +54,7 @@ func TestIDsAreBounded(t *testing.T) {
 		"YDL1003":                "YDL1003",
 		"my.app:E-1_x":           "my.app:E-1_x",
 		"X\n2026 level=INFO ä":   "X_2026_level_INFO___",
-		strings.Repeat("x", 400): strings.Repeat("x", MaxID),
+		strings.Repeat("x", 400): strings.Repeat("x", maxID),
 	} {
 		if got := ID(in); got != want {
 			t.Errorf("ID(%q) = %q, want %q", in, got, want)
@@ -73,7 +73,7 @@ func FuzzTexts(f *testing.F) {
 		if strings.ContainsFunc(line, func(r rune) bool { return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' }) {
 			t.Errorf("Clip(%q, %d) = %q", s, limit, line)
 		}
-		if id := ID(s); len(id) > MaxID || ID(id) != id {
+		if id := ID(s); len(id) > maxID || ID(id) != id {
 			t.Errorf("ID(%q) = %q", s, id)
 		}
 	})

@@ -353,9 +353,11 @@ func (o *outage) checkReturn(t *testing.T, conns int) {
 	if failing > recovery || slices.Min(first) == 0 || slices.Max(first) > recovery || after == 0 {
 		t.Errorf("calls fail %v after the return, first calls to succeed are made after %v, and %d after %v: %v", failing, first, after, recovery, last)
 	}
-	// Clients pause for 150 to 300 ms, so 44 % of the connections are expected within 100 ms.
-	if dials > 2*conns || float64(mostDials) > float64(conns)*2/3*room {
-		t.Errorf("%d connections were tried after the return, %d of them within 100 ms, and %d are to be made", dials, mostDials, conns)
+	// Clients pause for 150 to 300 ms, so 44 % of the connections are expected within 100 ms. While
+	// the servers start, which takes long on a busy machine, connections are refused and tried
+	// again.
+	if late, _, _ := o.dials.between(o.up, o.over); late > 2*conns || float64(mostDials) > float64(conns)*2/3*room {
+		t.Errorf("%d connections were tried after all listened, and at most %d within 100 ms of the return; %d are to be made", late, mostDials, conns)
 	}
 	if float64(mostAttempts) > 2*float64(usual)*room+float64(waited) {
 		t.Errorf("after the return there are %d attempts in 100 ms, and usually %d; %d calls had waited for the return", mostAttempts, usual, waited)

@@ -4,7 +4,12 @@ package unpack
 
 import (
 	"context"
+	"errors"
 	"fmt"
+
+	"github.com/yodel-rpc/yodel/internal/catalogue"
+	"github.com/yodel-rpc/yodel/internal/fault"
+	"github.com/yodel-rpc/yodel/internal/memory"
 )
 
 // A Compressor is a yodel.Compressor.
@@ -22,6 +27,9 @@ type Packer struct {
 	Limits Limits
 	Gate   *Gate
 }
+
+// ErrUnagreed is the error of a compressed body for which no compressor was agreed.
+var ErrUnagreed = errors.New("the compressor was not named")
 
 // Limits is how many bytes a body may have after decompression: at most Most, and at most Ratio
 // times its size unless that is less than 64 KiB. A Ratio of 0 has no effect.
@@ -54,11 +62,14 @@ func (p *Packer) Pack(scratch, body []byte) (packed []byte, ok bool, err error) 
 // Fits reports whether a receiver with the same limits can decompress packed to body.
 func (p *Packer) Fits(body, packed []byte) bool { return len(body) <= p.Limits.of(len(packed)) }
 
-// Unpack decompresses body into memory, within the limits. It counts the result in a. It waits
-// until ctx ends if other decompressions keep the processors busy. For its errors, see
-// Gate.Decompress.
-func (p *Packer) Unpack(ctx context.Context, a Account, memory, body []byte) ([]byte, error) {
-	return p.Gate.Decompress(ctx, p.Compressor, a, memory, body, p.Limits.of(len(body)))
+// Unpack decompresses body into dst, within the limits. It counts the result in a. It waits
+// until ctx ends if other decompressions keep the processors busy. Its errors are ErrUnagreed, and
+// those of Gate.Decompress.
+func (p *Packer) Unpack(ctx context.Context, a Account, dst, body []byte) ([]byte, error) {
+	if p.Compressor == nil {
+		return nil, ErrUnagreed
+	}
+	return p.Gate.Decompress(ctx, p.Compressor, a, dst, body, p.Limits.of(len(body)))
 }
 
 // TooLarge describes a body that is too large after decompression, for the error of its call.
@@ -68,4 +79,18 @@ func (p *Packer) TooLarge(body []byte) string {
 		return fmt.Sprintf("has more than %d bytes after decompression (%s): that is Limits.MaxDecompressed", most, p.Name())
 	}
 	return fmt.Sprintf("has %d bytes, and more than %d after decompression (%s): that is the default of Limits.MaxDecompressed for its size", len(body), most, p.Name())
+}
+
+// Fault returns the fault of a call whose body Unpack refused with err. Unpack refuses a body that
+// is too large, and one for which this side has no memory. For another err, Fault returns nil. The
+// text names the body with what, for example "the request", and this side with side, for example
+// "the server".
+func (p *Packer) Fault(err error, method, what, side string, body []byte) *fault.Fault {
+	switch {
+	case errors.Is(err, memory.ErrFull):
+		return fault.Of(catalogue.NoMemory, method, "%s has no memory left to decompress %s", side, what)
+	case errors.Is(err, ErrTooLarge):
+		return fault.Of(catalogue.UnpackedTooLarge, method, "%s %s", what, p.TooLarge(body))
+	}
+	return nil
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/memory"
 	"github.com/yodel-rpc/yodel/internal/unpack"
 )
 
@@ -76,13 +76,30 @@ func TestUnpackRefusesLargeBodies(t *testing.T) {
 		{1 << 20, 4<<20 + 1, "has more than 4194304 bytes after decompression (fake): that is Limits.MaxDecompressed"},
 	} {
 		p := unpack.Packer{Compressor: fake{unpacked: test.unpacked}, Limits: limits, Gate: new(unpack.Gate)}
-		body, m := make([]byte, test.packed), mux.NewMemory(1<<30)
+		body, m := make([]byte, test.packed), memory.NewLimit(1<<30)
 		out, err := p.Unpack(t.Context(), m, nil, body)
 		if test.want == "" && (err != nil || len(out) != test.unpacked || m.Used() != len(out)) || test.want != "" && !errors.Is(err, unpack.ErrTooLarge) {
 			t.Errorf("%d to %d bytes: got %d bytes, %v", test.packed, test.unpacked, len(out), err)
 		}
 		if got := p.TooLarge(body); test.want != "" && !strings.HasPrefix(got, test.want) {
 			t.Errorf("got %q, want %q", got, test.want)
+		}
+	}
+}
+
+func TestFaultsOfBodiesThatWereRefused(t *testing.T) {
+	p := unpack.Packer{Compressor: fake{}, Limits: unpack.Limits{Most: 100}}
+	for _, test := range []struct {
+		err      error
+		id, want string
+	}{
+		{memory.ErrFull, "YDL3007", "A.B: the server has no memory left to decompress the request"},
+		{unpack.ErrTooLarge, "YDL2204", "A.B: the request " + p.TooLarge([]byte("x"))},
+		{errors.New("another"), "", ""},
+	} {
+		f := p.Fault(test.err, "A.B", "the request", "the server", []byte("x"))
+		if (f == nil) != (test.id == "") || f != nil && (f.ID != test.id || f.Error() != test.want) {
+			t.Errorf("%v: got %v, want %s", test.err, f, test.want)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/memory"
 )
 
 // ErrTooLarge is the error of a Compressor that reached its limit.
@@ -53,25 +53,25 @@ const (
 	delay = time.Microsecond
 )
 
-// Decompress decompresses body into memory, if the result has at most limit bytes and a has room
+// Decompress decompresses body into dst, if the result has at most limit bytes and a has room
 // for it. The size of the result is unknown, so Decompress first expects and counts eight times the
 // size of body, and eight times more whenever that is too little. The repetitions make it take at
 // most a seventh longer. Before it decompresses more than eight times the body, or more than 64
 // KiB, it passes the gate. The bytes of the result stay counted in a.
 //
-// Decompress returns the error of ctx if ctx ends while it waits, mux.ErrMemory if a has no room,
+// Decompress returns the error of ctx if ctx ends while it waits, memory.ErrFull if a has no room,
 // and an error that matches ErrTooLarge if the result is larger than limit.
-func (g *Gate) Decompress(ctx context.Context, c Decompressor, a Account, memory, body []byte, limit int) ([]byte, error) {
+func (g *Gate) Decompress(ctx context.Context, c Decompressor, a Account, dst, body []byte, limit int) ([]byte, error) {
 	n := min(max(factor*len(body), first), limit)
 	if n <= free {
-		out, err := within(c, a, memory, body, n)
+		out, err := within(c, a, dst, body, n)
 		if n == limit || !errors.Is(err, ErrTooLarge) {
 			return out, err
 		}
 		n = next(n, limit)
 	}
 	for ; ; n = next(n, limit) {
-		out, err := g.passed(ctx, c, a, memory, body, n)
+		out, err := g.passed(ctx, c, a, dst, body, n)
 		if n == limit || !errors.Is(err, ErrTooLarge) {
 			return out, err
 		}
@@ -88,23 +88,23 @@ func next(n, limit int) int {
 }
 
 // passed is within behind the gate.
-func (g *Gate) passed(ctx context.Context, c Decompressor, a Account, memory, body []byte, n int) ([]byte, error) {
+func (g *Gate) passed(ctx context.Context, c Decompressor, a Account, dst, body []byte, n int) ([]byte, error) {
 	if err := g.enter(ctx, n); err != nil {
 		return nil, err
 	}
 	defer g.leave()
-	return within(c, a, memory, body, n)
+	return within(c, a, dst, body, n)
 }
 
 // within decompresses body if the result has at most n bytes. It returns the unused bytes to a even
 // if the compressor panics or ends its goroutine.
-func within(c Decompressor, a Account, memory, body []byte, n int) (out []byte, err error) {
+func within(c Decompressor, a Account, dst, body []byte, n int) (out []byte, err error) {
 	if !a.Take(n) {
-		return nil, mux.ErrMemory
+		return nil, memory.ErrFull
 	}
 	kept := 0
 	defer func() { a.Give(n - kept) }()
-	if out, err = c.Decompress(memory, body, n); err != nil {
+	if out, err = c.Decompress(dst, body, n); err != nil {
 		return nil, err
 	}
 	kept = len(out)

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/memory"
 	"github.com/yodel-rpc/yodel/internal/unpack"
 )
 
@@ -44,7 +44,7 @@ func TestAttemptsGrowUpToTheLimit(t *testing.T) {
 		{1 << 20, 1 << 20, 1 << 22, []int{1 << 22}},
 		{1000, 1001, 1000, []int{1000}},
 	} {
-		m, attempts := mux.NewMemory(1<<30), []int(nil)
+		m, attempts := memory.NewLimit(1<<30), []int(nil)
 		out, err := new(unpack.Gate).Decompress(t.Context(), grows(test.size, &attempts), m, nil, make([]byte, test.body), test.limit)
 		if !slices.Equal(attempts, test.want) {
 			t.Errorf("%+v: the attempts expected %d bytes", test, attempts)
@@ -61,7 +61,7 @@ func TestAttemptsGrowUpToTheLimit(t *testing.T) {
 // A compressor that panics keeps neither the memory that was counted for its body nor its place.
 // Otherwise a peer with a body that makes it panic could use up both for all connections.
 func TestPanicOfACompressorGivesBack(t *testing.T) {
-	m, gate := mux.NewMemory(1<<30), new(unpack.Gate)
+	m, gate := memory.NewLimit(1<<30), new(unpack.Gate)
 	for range 2 * runtime.GOMAXPROCS(0) {
 		func() {
 			defer func() {
@@ -103,7 +103,7 @@ func TestAtMostAllProcessorsButOneDecompress(t *testing.T) {
 		t.Run(fmt.Sprint(processors), func(t *testing.T) {
 			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(processors))
 			synctest.Test(t, func(t *testing.T) {
-				s, gate, m := &slow{end: make(chan struct{})}, new(unpack.Gate), mux.NewMemory(1<<30)
+				s, gate, m := &slow{end: make(chan struct{})}, new(unpack.Gate), memory.NewLimit(1<<30)
 				var all sync.WaitGroup
 				decompress := func(name string, size int) {
 					all.Go(func() {
@@ -149,7 +149,7 @@ func TestAtMostAllProcessorsButOneDecompress(t *testing.T) {
 func TestWaitEndsWithItsContext(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	synctest.Test(t, func(t *testing.T) {
-		s, gate, m := &slow{end: make(chan struct{})}, new(unpack.Gate), mux.NewMemory(1<<30)
+		s, gate, m := &slow{end: make(chan struct{})}, new(unpack.Gate), memory.NewLimit(1<<30)
 		var all sync.WaitGroup
 		run := func(ctx context.Context, want error) {
 			all.Go(func() {

@@ -84,9 +84,9 @@ func (u *unknown) count(call *yodel.Call, err error) {
 	u.bytesOut.Add(uint64(t.BytesOut))
 }
 
-// failed counts the ID of an error.
+// failed counts the ID of an error, unless the caller has canceled the call.
 func (c *calls) failed(err error) {
-	if err == nil {
+	if err == nil || yodel.CodeOf(err) == yodel.Canceled {
 		return
 	}
 	if e, ok := err.(*yodel.Error); ok && e.ID != "" { //nolint:errorlint // the error itself, not one that it wraps

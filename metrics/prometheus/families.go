@@ -37,12 +37,12 @@ var (
 		"Calls that have ended, by the name of the caller and the code, of servers with ServerOptions.Diagnostics. Callers beyond the first 64 of a method share the name other.",
 		"server", "method", "caller", "code")
 	serverSeconds = newFamily("histogram", "yodel_server_call_seconds",
-		"How long calls took on the server, including middleware and decoding.", []string{"server", "method"})
+		"How long calls took on the server, including middleware and decoding, without streams and calls that were canceled or refused.", []string{"server", "method"})
 	serverInFlight = gauge("yodel_server_calls_in_flight", "Calls that have begun and not ended.", "server", "method")
 	serverMessages = counter("yodel_server_stream_messages_total", "Messages on streams, sent and received.", "server", "method", "direction")
 	serverBytes    = counter("yodel_server_bytes_total",
 		"Bytes of the bodies, attachments, metadata and messages of calls that have ended, sent and received.", "server", "method", "direction")
-	serverErrors  = counter("yodel_server_errors_total", "Calls that failed with an error that has an ID, by the ID.", "server", "id")
+	serverErrors  = counter("yodel_server_errors_total", "Calls that failed with an error that has an ID, by the ID, without canceled calls.", "server", "id")
 	serverPanics  = counter("yodel_server_panics_total", "Panics of handlers.", "server")
 	serverLeftOut = counter("yodel_server_metadata_left_out_total",
 		"Pairs of metadata that replies were sent without, because the protocol of the client cannot carry them or they exceed the limits. The log of the server has their keys.", "server")
@@ -63,18 +63,18 @@ var (
 	clientCalls = counter("yodel_client_calls_total",
 		"Calls that have ended, by the code that the caller got. The code of a call that succeeded is ok.", "client", "method", "code")
 	clientSeconds = newFamily("histogram", "yodel_client_call_seconds",
-		"How long calls took for the caller, with all attempts.", []string{"client", "method"})
+		"How long calls took for the caller, with all attempts, without streams and calls that were canceled or refused.", []string{"client", "method"})
 	clientExtra = counter("yodel_client_extra_attempts_total",
 		"Attempts after the first one of a call, of calls that have ended. The kind is hedge if the attempt ran beside another one, otherwise retry.", "client", "method", "kind")
 	clientMessages = counter("yodel_client_stream_messages_total",
 		"Messages on streams that have ended, sent and received.", "client", "method", "direction")
 	clientBytes = counter("yodel_client_bytes_total",
 		"Bytes of the bodies, attachments, metadata and messages of calls that have ended, sent and received.", "client", "method", "direction")
-	clientErrors     = counter("yodel_client_errors_total", "Calls that failed with an error that has an ID, by the ID.", "client", "id")
+	clientErrors     = counter("yodel_client_errors_total", "Calls that failed with an error that has an ID, by the ID, without canceled calls.", "client", "id")
 	clientConnEvents = counter("yodel_client_connection_events_total", "Events of connections, by kind.", "client", "kind")
 
 	endpointAttempts    = counter("yodel_client_endpoint_attempts_total", "Attempts that were sent.", "client", "endpoint")
-	endpointFailures    = counter("yodel_client_endpoint_failures_total", "Attempts that ended with an error.", "client", "endpoint")
+	endpointFailures    = counter("yodel_client_endpoint_failures_total", "Attempts that ended with an error, and were not canceled.", "client", "endpoint")
 	endpointUnconnected = counter("yodel_client_endpoint_unconnected_total", "Calls that the balancer gave to the endpoint, and that found no connection.", "client", "endpoint")
 	endpointInFlight    = gauge("yodel_client_endpoint_in_flight", "Attempts in flight, and calls that wait for a connection.", "client", "endpoint")
 	endpointLoad        = gauge("yodel_client_endpoint_load", "Calls that the server is working on, as far as the client knows.", "client", "endpoint")

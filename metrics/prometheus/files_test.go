@@ -9,6 +9,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 var metricName = regexp.MustCompile(`\byodel_[a-z_]+`)
@@ -56,5 +59,44 @@ func TestDocumentation(t *testing.T) {
 	}
 	if !strings.Contains(string(text), "\n"+table.String()+"\n") {
 		t.Errorf("docs/observability.md does not have this table:\n%s", &table)
+	}
+}
+
+// The dashboard and the alert rules take the same calls for failures as the command, the console
+// and the rules do.
+func TestDashboardAndAlertsUseTheOutcomesOfCalls(t *testing.T) {
+	var failed, unjudged []string
+	for code := yodel.Code(1); code <= yodel.Unauthenticated; code++ {
+		switch introspect.OutcomeOf(code.String()) {
+		case introspect.Failed:
+			failed = append(failed, code.String())
+		case introspect.Limited, introspect.Canceled:
+			unjudged = append(unjudged, code.String())
+		}
+	}
+	failed = append(failed, introspect.Disabled)
+	slices.Sort(failed)
+	slices.Sort(unjudged)
+	selectors := regexp.MustCompile(`code(=~|!~|!=|=)\\?"([^"\\]*)`)
+	for _, file := range []string{"dashboard.json", "alerts.yml"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, found := range selectors.FindAllStringSubmatch(string(text), -1) {
+			codes := strings.Split(found[2], "|")
+			slices.Sort(codes)
+			switch {
+			case found[1] == "=~" && slices.Equal(codes, failed), found[1] == "!~" && slices.Equal(codes, unjudged):
+				n++
+			case found[1] == "!~" && slices.Equal(codes, []string{"canceled", "ok"}): // errors by code
+			default:
+				t.Errorf("%s: %s selects other codes", file, found[0])
+			}
+		}
+		if n < 4 {
+			t.Errorf("%s: %d selectors of failed and judged calls", file, n)
+		}
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,6 +45,9 @@ type Options struct {
 	// MaxEndpoints is how many endpoints of each client have metrics of their own. The others are
 	// left out: they count in the metrics of the resolver and of the calls. Default 500.
 	MaxEndpoints int
+	// Infrastructure adds the methods of introspect.Infrastructure: yodel's own, and health and
+	// reflection of gRPC. Default false: they are left out.
+	Infrastructure bool
 }
 
 // Metrics collects the metrics of servers and clients. It is a prometheus.Collector. Its methods
@@ -163,17 +167,28 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 	servers, clients := slices.Clone(m.servers), slices.Clone(m.clients)
 	m.mu.Unlock()
 	for _, s := range servers {
-		s.collect(to, m.opts.MaxMethods)
+		s.collect(to, &m.opts)
 	}
 	for _, c := range clients {
 		c.collect(to, &m.opts)
 	}
 }
 
-func (s *server) collect(to sink, most int) {
+// shown returns the methods that have metrics.
+func (o *Options) shown(methods []introspect.MethodStats) []introspect.MethodStats {
+	if o.Infrastructure {
+		return methods
+	}
+	return slices.DeleteFunc(methods, func(m introspect.MethodStats) bool {
+		return introspect.Infrastructure(m.Name[:max(strings.LastIndexAny(m.Name, "./"), 0)])
+	})
+}
+
+func (s *server) collect(to sink, o *Options) {
 	stats := s.of.Stats()
+	stats.Methods = o.shown(stats.Methods)
 	unknown := &s.calls.unknown
-	for i := range min(len(stats.Methods), most) {
+	for i := range min(len(stats.Methods), o.MaxMethods) {
 		if m := &stats.Methods[i]; m.Name != other || !unknown.used.Load() {
 			s.collectMethod(to, m)
 		}
@@ -226,7 +241,7 @@ func (s *server) collectMethod(to sink, m *introspect.MethodStats) {
 
 func (c *client) collect(to sink, o *Options) {
 	stats := c.of.Stats()
-	for _, m := range c.bounded(stats.Methods, o.MaxMethods) {
+	for _, m := range c.bounded(o.shown(stats.Methods), o.MaxMethods) {
 		to.outcomes(clientCalls, m.Calls, m.Errors, c.name, m.Name)
 		to.histogram(clientSeconds, m.Latency, m.Took, c.calls.exemplars.find(m.Name), c.name, m.Name)
 		to.add(clientExtra, float64(m.Retries), c.name, m.Name, "retry")

@@ -15,10 +15,12 @@
 //	Error  something is broken: unknown, unimplemented, internal, data_loss
 //
 // A line has only the metadata that Options.Metadata names, and the text of errors only with
-// Options.ErrorText, because both may contain secrets.
+// Options.ErrorText, because both may contain secrets. Options.Attrs adds attributes of your own,
+// such as the user.
 package accesslog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -30,7 +32,8 @@ import (
 
 // Options changes what is logged. The zero value logs every call.
 type Options struct {
-	// Slow is the duration from which a call is logged as a warning. Default: none.
+	// Slow is the duration from which a call is logged as a warning. It does not apply to streams,
+	// which may be long and healthy. Default: none.
 	Slow time.Duration
 	// Skip names methods whose calls are logged only if they fail or are slow, for example
 	// "yodel.Health". Default none.
@@ -39,6 +42,11 @@ type Options struct {
 	Metadata []string
 	// ErrorText adds the text of errors. Default false, because methods may put anything into it.
 	ErrorText bool
+	// Attrs returns attributes to add to the line of a call that is logged, for example the user.
+	// The context is that of the observers, outside of all middleware. So middleware or a method
+	// that identifies the user sets Call.Tenant or Call.Metadata, where Attrs finds it. Default:
+	// none.
+	Attrs func(ctx context.Context, call *yodel.Call) []slog.Attr
 }
 
 // To returns an observer that logs to logger, or to slog.Default() if logger is nil. The attributes
@@ -47,21 +55,21 @@ type Options struct {
 //	method    its name
 //	peer      on the server, the caller's address
 //	endpoint  on the client, the address of the last attempt, if there was one
+//	tenant    on whose behalf the call is made, see yodel.Call.Tenant, if it has one
 //	code      of the error, or ok
 //	took      from the beginning of the call to its end
 //	attempt   which attempt of the caller's this was, from 1; on the client the last one, 0 if nothing was sent
 //	id        of the error, if it has one
 //	slow      true, for slow calls
 //	oneway    true, for calls without a reply
-//	error     what it says, see Options.ErrorText
+//	err       what the error says, see Options.ErrorText
 //	metadata  a group of what Options.Metadata names
+//
+// and those of Options.Attrs.
 func To(logger *slog.Logger, o *Options) yodel.Observer {
 	l := &log{logger: logger}
 	if o != nil {
 		l.opts = *o
-	}
-	if logger == nil {
-		l.logger = slog.Default()
 	}
 	return yodel.Observer{End: l.end}
 }
@@ -74,15 +82,16 @@ type log struct {
 func (l *log) end(ctx context.Context, call *yodel.Call, err error) {
 	took := call.Took()
 	code := yodel.CodeOf(err)
-	slow := l.opts.Slow > 0 && took >= l.opts.Slow
+	slow := l.opts.Slow > 0 && took >= l.opts.Slow && !call.Streams()
 	level := levelOf(code)
 	if slow {
 		level = max(level, slog.LevelWarn)
 	}
-	if err == nil && !slow && slices.Contains(l.opts.Skip, call.Method) || !l.logger.Enabled(ctx, level) {
+	logger := cmp.Or(l.logger, slog.Default())
+	if err == nil && !slow && slices.Contains(l.opts.Skip, call.Method) || !logger.Enabled(ctx, level) {
 		return
 	}
-	var memory [11]slog.Attr
+	var memory [12]slog.Attr
 	attrs := append(memory[:0], slog.String("method", call.Method))
 	attempt := call.Attempt
 	if peer := call.Peer(); peer != nil {
@@ -90,6 +99,9 @@ func (l *log) end(ctx context.Context, call *yodel.Call, err error) {
 		attempt++ // the server knows how many attempts there were before
 	} else if call.Endpoint != nil {
 		attrs = append(attrs, slog.String("endpoint", call.Endpoint.Addr()))
+	}
+	if call.Tenant != "" {
+		attrs = append(attrs, slog.String("tenant", call.Tenant))
 	}
 	attrs = append(attrs, slog.String("code", code.String()), slog.Duration("took", took), slog.Int("attempt", attempt))
 	if slow {
@@ -100,7 +112,10 @@ func (l *log) end(ctx context.Context, call *yodel.Call, err error) {
 	}
 	attrs = l.appendError(attrs, err)
 	attrs = l.appendMetadata(attrs, call.Metadata)
-	l.logger.LogAttrs(ctx, level, "yodel: call", attrs...)
+	if l.opts.Attrs != nil {
+		attrs = append(attrs, l.opts.Attrs(ctx, call)...)
+	}
+	logger.LogAttrs(ctx, level, "yodel: call", attrs...)
 }
 
 func (l *log) appendError(attrs []slog.Attr, err error) []slog.Attr {
@@ -108,7 +123,7 @@ func (l *log) appendError(attrs []slog.Attr, err error) []slog.Attr {
 		attrs = append(attrs, slog.String("id", e.ID))
 	}
 	if err != nil && l.opts.ErrorText {
-		attrs = append(attrs, slog.String("error", err.Error()))
+		attrs = append(attrs, slog.String("err", err.Error()))
 	}
 	return attrs
 }

@@ -267,7 +267,7 @@ func TestOptions(t *testing.T) {
 		},
 		{
 			name: "text of errors", opts: accesslog.Options{ErrorText: true}, err: yodel.Errorf(yodel.Aborted, "oh\nlevel=INFO"),
-			want: `level=WARN method=Test.Work endpoint=server code=aborted took=1s attempt=1 error="aborted: oh level=INFO"`,
+			want: `level=WARN method=Test.Work endpoint=server code=aborted took=1s attempt=1 err="aborted: oh level=INFO"`,
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -377,3 +377,53 @@ func (noop) Enabled(context.Context, slog.Level) bool  { return true }
 func (noop) Handle(context.Context, slog.Record) error { return nil }
 func (h noop) WithAttrs([]slog.Attr) slog.Handler      { return h }
 func (h noop) WithGroup(string) slog.Handler           { return h }
+
+func TestALongStreamIsNotSlow(t *testing.T) {
+	const ticks yodel.Feed[struct{}, int] = "Test.Ticks"
+	synctest.Test(t, func(t *testing.T) {
+		var server, client record
+		o := &accesslog.Options{Slow: time.Second}
+		s := yodeltest.NewServer(t, &yodel.ServerOptions{Observers: []yodel.Observer{accesslog.To(server.logger(slog.LevelInfo), o)}})
+		ticks.Handle(s.Server, func(_ context.Context, _ *struct{}, send yodel.Send[int]) error {
+			time.Sleep(2 * time.Second)
+			return send(new(int))
+		})
+		c := yodeltest.NewClient(t, &yodel.ClientOptions{Observers: []yodel.Observer{accesslog.To(client.logger(slog.LevelInfo), o)}}, s)
+		for _, err := range ticks.Call(t.Context(), c, &struct{}{}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		for _, log := range []*record{&server, &client} {
+			if got := log.lines(); !strings.Contains(got, "level=INFO method=Test.Ticks") || !strings.Contains(got, "took=2s") || strings.Contains(got, "slow") {
+				t.Errorf("got %s", got)
+			}
+		}
+	})
+}
+
+func TestTheLineNamesTheTenantAndHasAttributesOfTheProgram(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got record
+		identify := func(next yodel.Handler) yodel.Handler {
+			return func(ctx context.Context, call *yodel.Call) error {
+				call.Tenant = "acme" // as a check of tokens does
+				return next(ctx, call)
+			}
+		}
+		o := &accesslog.Options{Attrs: func(_ context.Context, call *yodel.Call) []slog.Attr {
+			return []slog.Attr{slog.String("user", call.Metadata["user"])}
+		}}
+		c := dial(t, &yodel.ServerOptions{
+			Observers: []yodel.Observer{accesslog.To(got.logger(slog.LevelInfo), o)}, Middleware: []yodel.Middleware{identify},
+		}, nil, func(context.Context) error { return nil })
+		if _, err := work.Do(t.Context(), c, &yodel.Call{Metadata: yodel.Metadata{"user": "ann"}}, &struct{}{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if line := got.lines(); !strings.Contains(line, " tenant=acme code=ok ") || !strings.HasSuffix(line, " user=ann") {
+			t.Errorf("got %s", line)
+		}
+	})
+}

@@ -12,6 +12,9 @@
 // (ConnToken) and the server verifies it then (Conn). Every call on the connection has the rights
 // of that token, until the connection ends.
 //
+// A check function says who the caller is with WithIdentity. Handlers and other middleware get it
+// with IdentityFrom. Certificate does the same for clients with TLS certificates.
+//
 // The token is sent in plain text, so use TLS. Its metadata key is "authorization". Its value is
 // the token alone, or the word Bearer and the token, as in HTTP and gRPC. This package never writes
 // the token into an error or a log.
@@ -33,8 +36,8 @@ import (
 const key = "authorization"
 
 // Check makes a server call check for every call. The method gets the context that check returns,
-// which may carry the identity of the caller. If check returns a nil context, the method gets the
-// original one. Methods in exempt are open to everyone, for example "yodel.Health".
+// which carries the identity of the caller: see WithIdentity. If check returns a nil context, the
+// method gets the original one. Methods in exempt are open to everyone, for example "yodel.Health".
 //
 // A call without a token fails with Unauthenticated (YDL3101), and check is not called. If check
 // returns an error with a code, the caller gets its code and message. For any other error the
@@ -53,10 +56,7 @@ func Check(check func(ctx context.Context, method, token string) (context.Contex
 			if err != nil {
 				return refused(err, token, call.Method+": the token is not accepted")
 			}
-			if known != nil {
-				ctx = known
-			}
-			return next(ctx, call)
+			return next(adopt(ctx, known, call), call)
 		}
 	}
 }
@@ -168,11 +168,11 @@ func refused(err error, token, what string) *yodel.Error {
 	e := &yodel.Error{Code: yodel.PermissionDenied, Message: what}
 	if own, ok := errors.AsType[*yodel.Error](err); ok {
 		*e = *own
-		e.Message = strings.ReplaceAll(e.Message, token, "…")
+		e.Message = without(token, e.Message)
 	} else if code, ok := errors.AsType[yodel.Code](err); ok {
 		e.Code = code
 	} else if st := grpcstatus.Of(err); st != nil {
-		e.Code, e.Message = yodel.Code(st.Code), strings.ReplaceAll(st.Message, token, "…")
+		e.Code, e.Message = yodel.Code(st.Code), without(token, st.Message)
 		st.Details(func(name string, value []byte) { e.Details = append(e.Details, yodel.Detail{Type: name, Value: value}) })
 	}
 	switch {
@@ -184,6 +184,14 @@ func refused(err error, token, what string) *yodel.Error {
 	}
 	e.NotProcessed, e.Cause = true, err
 	return e
+}
+
+// without returns text with … in place of a token. There may be no token.
+func without(token, text string) string {
+	if token == "" {
+		return text
+	}
+	return strings.ReplaceAll(text, token, "…")
 }
 
 // unobtained returns the error of a call for which no token could be obtained.

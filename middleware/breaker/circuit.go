@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/middleware/internal/aside"
 	"github.com/yodel-rpc/yodel/middleware/internal/patience"
 	"github.com/yodel-rpc/yodel/middleware/internal/spell"
@@ -196,6 +197,7 @@ func (c *circuit) openLocked(p *Options, why string) {
 	c.until, c.why = now.Add(c.lasts), why
 	word := c.turnLocked(open)
 	c.changedLocked(p, "open", why, c.lasts)
+	c.note("ejected", fmt.Sprintf("%s; it is tried again in %v", why, c.lasts.Round(time.Millisecond)))
 	c.ep.SetReady(c.name, false)
 	time.AfterFunc(c.lasts, func() { c.probe(p, word) })
 }
@@ -225,6 +227,12 @@ func (c *circuit) closeLocked(p *Options) {
 	c.goods.Store(0)
 	c.window = window{}
 	c.ep.SetReady(c.name, true)
+	c.note("readmitted", "its probes succeeded")
+}
+
+// note adds an event to the live data of the process.
+func (c *circuit) note(kind, what string) {
+	c.ep.Client().Note(introspect.Event{Kind: kind, Object: c.ep.Addr(), What: what, By: c.name})
 }
 
 // admit lets a call through or refuses it. It returns the state that the outcome counts for.

@@ -39,6 +39,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/defaults"
 	"github.com/yodel-rpc/yodel/middleware/internal/identity"
 )
 
@@ -75,9 +76,6 @@ func For(d time.Duration, methods ...string) yodel.Middleware {
 	return With(&Options{For: d, Methods: methods})
 }
 
-// forever bounds durations in options, a hundred years, so that the sum of two does not overflow.
-const forever = 100 * 365 * 24 * time.Hour
-
 // With caches replies as o says. Nil caches nothing.
 func With(o *Options) yodel.Middleware {
 	opts := Options{}
@@ -89,7 +87,7 @@ func With(o *Options) yodel.Middleware {
 	if opts.For <= 0 {
 		opts.For = 10 * time.Second
 	}
-	opts.For, opts.Stale = min(opts.For, forever), min(max(opts.Stale, 0), forever)
+	opts.For, opts.Stale = min(opts.For, defaults.Forever), min(max(opts.Stale, 0), defaults.Forever)
 	if opts.MaxEntries <= 0 {
 		opts.MaxEntries = 10_000
 	}

@@ -142,7 +142,7 @@ func (g *group) board(ctx context.Context, call *yodel.Call, id *identity.Scratc
 		g.fly(shared, f, apart)
 	}) {
 		f.cancel()
-		apart.Attempts().Release()
+		apart.Attempts().Join(false)
 		return nil, false
 	}
 	sh.flights[f.key] = f
@@ -161,7 +161,7 @@ func (g *group) fly(ctx context.Context, f *flight, apart *yodel.Call) {
 	}()
 	f.err = g.next(ctx, apart)
 	f.header, f.trailer, f.attachment = apart.Header(), apart.Trailer, apart.ReplyAttachment
-	apart.Attempts().Release()
+	apart.Attempts().Join(false)
 }
 
 // forget stops later callers from joining a flight.

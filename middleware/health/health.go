@@ -186,6 +186,11 @@ func (c *checker) learn(p *Options, err error) {
 		return
 	}
 	c.row, c.ill = 0, err != nil
+	e := introspect.Event{Kind: "readmitted", Object: c.ep.Addr(), What: "its checks succeed", By: who}
+	if c.ill {
+		e.Kind, e.What = "ejected", "its checks fail: "+err.Error()
+	}
+	c.ep.Client().Note(e)
 	c.ep.SetReady(who, !c.ill)
 	if p.OnChange != nil {
 		// A panic of OnChange is logged.

@@ -6,12 +6,14 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+
+	"github.com/yodel-rpc/yodel/internal/halt"
 )
 
 // A leg is the context of an attempt. It ends with the context of the call, or when the attempt has
 // lost. It allocates nothing beyond itself if only a connection waits for it: the connection
-// registers with Await, and is halted. For other code that waits, a leg creates a context of the
-// standard library.
+// registers with Await, and is halted (see halt.Context). For other code that waits, a leg creates
+// a context of the standard library.
 type leg struct {
 	context.Context //nolint:containedctx // it is one, around the call's
 
@@ -19,7 +21,7 @@ type leg struct {
 	inner atomic.Pointer[inner] // nil until other code waits
 
 	mu   sync.Mutex
-	conn interface{ Halt(id uint32) } // the connection of the attempt; nil while there is none
+	conn halt.Conn // the connection of the attempt; nil while there is none
 	id   uint32
 }
 
@@ -36,7 +38,7 @@ func (l *leg) Outer() <-chan struct{} { return l.Context.Done() }
 
 // Await registers the connection on which the attempt is in flight. A nil conn means that it is no
 // longer in flight.
-func (l *leg) Await(conn interface{ Halt(id uint32) }, id uint32) {
+func (l *leg) Await(conn halt.Conn, id uint32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.conn, l.id = conn, id

@@ -3,6 +3,7 @@
 package hedge
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync/atomic"
@@ -133,7 +134,7 @@ func (r *race) end() {
 		second.end()
 		r.second.Store(nil)
 	}
-	r.call.Attempts().Join(r.fork, r.winner.Load() == hedged)
+	cmp.Or(r.fork, r.call).Attempts().Join(r.winner.Load() == hedged)
 	r.ctx, r.call, r.fork, r.first = nil, nil, nil, nil
 	if r.joined && second == nil { // as in nearly all races
 		r.over.Store(false)

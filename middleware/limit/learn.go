@@ -149,7 +149,10 @@ func (a *learner) brake(running uint64, rate float64, allowed time.Duration) {
 type lateness struct {
 	since time.Duration
 	ended uint32 // the count of ended calls at that time
-	calls int    // timed calls
+	calls int    // timed calls whose callers were not impatient
+	// Timed calls of impatient callers. They do not count as late: no limit would have made them
+	// end in time.
+	impatient int
 	// timed calls whose methods returned something other than an expired deadline
 	served  int
 	late    int           // timed calls that ended after their deadlines
@@ -162,6 +165,7 @@ type sample struct {
 	ended   uint32        // the count of ended calls at that time
 	calls   int
 	sum     time.Duration
+	cut     int // calls of impatient callers, which do not tell how long a call takes
 	crowded bool
 }
 
@@ -172,20 +176,24 @@ const (
 	leastCalls  = 10
 )
 
-// learnLocked processes a call that began at began and ends now.
-func (l *limiter) learnLocked(now, began time.Duration) {
-	if l.learn == nil || began < l.sample.since {
+// learnLocked processes the duration of a call.
+func (l *limiter) learnLocked(e *ended) {
+	if l.learn == nil || e.began < l.sample.since {
 		return
 	}
-	s := &l.sample
-	s.calls++
-	s.sum += now - began
+	s, now := &l.sample, e.at
+	if e.cut && e.impatient {
+		s.cut++
+	} else {
+		s.calls++
+		s.sum += e.took()
+	}
 	length := now - s.since
 	if s.calls < leastCalls || length < max(leastWindow, 4*s.sum/time.Duration(s.calls)) {
 		return
 	}
 	ended := l.endedLocked()
-	rate := float64(ended-s.ended) / length.Seconds()
+	rate := float64(ended-s.ended) / length.Seconds() * float64(s.calls) / float64(s.calls+s.cut)
 	l.learn.window(now, max(s.sum/time.Duration(s.calls), 1), rate, s.crowded)
 	l.limit.Store(l.learn.whole())
 	l.paceLocked()
@@ -198,20 +206,24 @@ func (l *limiter) endedLocked() uint32 {
 	return uint32(state/begunOne - state&running) //nolint:gosec // it wraps around
 }
 
-// lateLocked processes the end of a timed call that was allowed to run until end. It lowers the
-// limit when most calls are late.
-func (l *limiter) lateLocked(now, began, end time.Duration, err error) {
+// lateLocked processes whether a call ended before its deadline. It lowers the limit when most
+// calls are late.
+func (l *limiter) lateLocked(e *ended) {
 	if l.learn == nil {
 		return
 	}
-	s := &l.late
-	s.calls++
-	late := now >= end
-	if late {
+	s, now := &l.late, e.at
+	switch {
+	case e.impatient:
+		s.impatient++
+	case e.late:
 		s.late++
-		s.allowed += end - began
+		s.allowed += e.end - e.began
+		fallthrough
+	default:
+		s.calls++
 	}
-	if !late || err == nil {
+	if !e.late || !e.cut {
 		s.served++
 	}
 	length := now - s.since
@@ -220,7 +232,7 @@ func (l *limiter) lateLocked(now, began, end time.Duration, err error) {
 	}
 	ended := l.endedLocked()
 	if 2*s.late > s.calls {
-		rate := float64(ended-s.ended) / length.Seconds() * float64(s.served) / float64(s.calls)
+		rate := float64(ended-s.ended) / length.Seconds() * float64(s.served) / float64(s.calls+s.impatient)
 		l.learn.brake(l.state.Load()&running, rate, s.allowed/time.Duration(s.late))
 		l.limit.Store(l.learn.whole())
 		l.sample = sample{since: now, ended: ended, crowded: l.queue.n > 0}

@@ -70,6 +70,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/defaults"
 )
 
 // Options says how many calls run at a time, and which calls wait. The zero value learns the limit.
@@ -119,8 +120,9 @@ const forever = 1 << 55 * time.Nanosecond // a year
 // Concurrency lets at most n calls run at a time. An n below 1 counts as 1.
 func Concurrency(n int) yodel.Middleware { return With(&Options{Limit: max(n, 1)}) }
 
-// Adaptive learns how many calls may run at a time. It ignores o.Limit. Nil means the default
-// Options.
+// Adaptive learns how many calls may run at a time. It ignores o.Limit. It does not learn from a
+// call that ended because its caller gave it less time than its method usually takes. Nil means the
+// default Options.
 func Adaptive(o *Options) yodel.Middleware {
 	var opts Options
 	if o != nil {
@@ -173,10 +175,10 @@ func (o *Options) complete() Options {
 		opts = *o
 	}
 	opts.Limit = min(max(opts.Limit, 0), maxLimit)
-	opts.Max = min(orDefault(opts.Max, 10_000), maxLimit)
-	opts.Min = min(orDefault(opts.Min, 1), opts.Max)
-	opts.Initial = min(max(orDefault(opts.Initial, 20), opts.Min), opts.Max)
-	opts.Interval = min(orDefault(opts.Interval, 100*time.Millisecond), forever)
+	opts.Max = min(defaults.Positive(opts.Max, 10_000), maxLimit)
+	opts.Min = min(defaults.Positive(opts.Min, 1), opts.Max)
+	opts.Initial = min(max(defaults.Positive(opts.Initial, 20), opts.Min), opts.Max)
+	opts.Interval = min(defaults.Positive(opts.Interval, 100*time.Millisecond), forever)
 	opts.Target = min(max(opts.Target, 0), forever)
 	opts.Methods = slices.Clone(opts.Methods)
 	if opts.Name == "" {
@@ -186,14 +188,6 @@ func (o *Options) complete() Options {
 		}
 	}
 	return opts
-}
-
-// orDefault returns v, or def if v is not positive.
-func orDefault[T int | time.Duration](v, def T) T {
-	if v <= 0 {
-		return def
-	}
-	return v
 }
 
 // describe returns a readable name of what is limited.

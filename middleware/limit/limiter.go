@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/middleware/internal/patience"
 )
 
 // A limiter limits how many calls run at a time. While no call waits, a call costs one
@@ -36,6 +37,7 @@ type limiter struct {
 	sample sample
 	late   lateness
 	learn  *learner // nil for a fixed limit
+	usual  usualTimes
 }
 
 // These are the constants of the state of a limiter.
@@ -169,8 +171,10 @@ func (l *limiter) leave() {
 
 // leaveTimed gives back the place of a timed call.
 func (l *limiter) leaveTimed(ctx context.Context, call *yodel.Call, line *line, began time.Duration, err error) {
-	now := l.now()
-	end := l.endOf(ctx, call, now)
+	e := ended{at: l.now(), began: began}
+	e.end = l.endOf(ctx, call, e.at)
+	e.late = e.at >= e.end
+	e.cut = err != nil && (e.late || ctx.Err() != nil || patience.AtDeadline(ctx, call, err))
 	executed := err == nil || !yodel.NotProcessed(err)
 	l.lock()
 	defer l.mu.Unlock()
@@ -178,13 +182,30 @@ func (l *limiter) leaveTimed(ctx context.Context, call *yodel.Call, line *line, 
 		l.queue.end(line)
 	}
 	if executed {
-		l.noteLocked(now - began)
-		l.learnLocked(now, began)
-		l.lateLocked(now, began, end, err)
+		if e.late || e.cut {
+			e.impatient = min(e.took(), e.end-began) < l.usual.of(call.Method)
+		} else if err == nil {
+			l.usual.add(call.Method, e.at, e.took())
+		}
+		if !e.cut || !e.impatient {
+			l.noteLocked(e.took())
+		}
+		l.learnLocked(&e)
+		l.lateLocked(&e)
 	}
 	l.state.Add(^uint64(0))
-	l.dispatchLocked(now)
+	l.dispatchLocked(e.at)
 }
+
+// An ended call is a timed call that was executed.
+type ended struct {
+	began, at, end time.Duration // when it began and ended, and its deadline
+	late           bool          // it ended after its deadline
+	cut            bool          // its caller ended it, so that the method would have taken longer
+	impatient      bool          // its caller gave it less time than the method usually takes
+}
+
+func (e *ended) took() time.Duration { return e.at - e.began }
 
 // noteLocked updates the mean duration of a call and the recent shortest one. The latter grows a
 // little with each call, so that old values are forgotten.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/defaults"
 )
 
 // MemoryOptions bounds the cost of a Memory. The zero value has sensible defaults.
@@ -56,8 +57,8 @@ func NewMemory(o *MemoryOptions) *Memory {
 	if o != nil {
 		m.MemoryOptions = *o
 	}
-	orDefault(&m.MaxKeys, 1<<18)
-	orDefault(&m.MaxBytes, 64<<20)
+	m.MaxKeys = defaults.Positive(m.MaxKeys, 1<<18)
+	m.MaxBytes = defaults.Positive(m.MaxBytes, 64<<20)
 	return m
 }
 

@@ -57,6 +57,7 @@
 package once
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -68,6 +69,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/defaults"
 )
 
 // Options says which outcomes are recorded, where, and for how long. The zero value has sensible
@@ -144,17 +146,14 @@ func With(o *Options) yodel.KeyMemory {
 	if o != nil {
 		g.Options = *o
 	}
-	orDefault(&g.Keep, 10*time.Minute)
-	orDefault(&g.MaxReply, 256<<10)
-	orDefault(&g.Outlive, 30*time.Second)
-	orDefault(&g.Lease, 15*time.Second)
+	g.Keep = defaults.Positive(g.Keep, 10*time.Minute)
+	g.MaxReply = defaults.Positive(g.MaxReply, 256<<10)
+	g.Outlive = defaults.Positive(g.Outlive, 30*time.Second)
+	g.Lease = defaults.Positive(g.Lease, 15*time.Second)
 	g.Lease = min(g.Lease, g.Keep) // otherwise the key would expire before it is renewed
-	orDefault(&g.Timeout, time.Second)
+	g.Timeout = defaults.Positive(g.Timeout, time.Second)
 	if g.Final == nil {
 		g.Final = final
-	}
-	if g.Logger == nil {
-		g.Logger = slog.Default()
 	}
 	if g.Store == nil {
 		g.Store = NewMemory(nil)
@@ -173,12 +172,6 @@ func (g *guard) Guard(next yodel.Handler) yodel.Handler {
 			return next(ctx, call)
 		}
 		return g.do(ctx, call, next)
-	}
-}
-
-func orDefault[T int | time.Duration](v *T, otherwise T) {
-	if *v <= 0 {
-		*v = otherwise
 	}
 }
 
@@ -329,7 +322,7 @@ func (in *intent) put(ctx context.Context, record []byte) {
 	err := in.detached(ctx, func(ctx context.Context) error { return in.Store.Put(ctx, in.key, in.owner, record, in.Keep) })
 	if err != nil {
 		in.call.Note("once", "the outcome could not be recorded")
-		in.Logger.WarnContext(ctx, "the outcome of a call with an idempotency key could not be recorded", "method", in.call.Method, "error", err)
+		cmp.Or(in.Logger, slog.Default()).WarnContext(ctx, "the outcome of a call with an idempotency key could not be recorded", "method", in.call.Method, "err", err)
 	}
 }
 
@@ -337,7 +330,7 @@ func (in *intent) drop(ctx context.Context) {
 	err := in.detached(ctx, func(ctx context.Context) error { return in.Store.Drop(ctx, in.key, in.owner) })
 	if err != nil {
 		in.call.Note("once", "the key could not be made free")
-		in.Logger.WarnContext(ctx, "an idempotency key could not be made free", "method", in.call.Method, "error", err)
+		cmp.Or(in.Logger, slog.Default()).WarnContext(ctx, "an idempotency key could not be made free", "method", in.call.Method, "err", err)
 	}
 }
 

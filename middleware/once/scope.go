@@ -5,6 +5,7 @@ package once
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -48,7 +49,7 @@ func (g *guard) Scope() (name string, keep time.Duration) {
 	if first {
 		var err error
 		if s.name, err = ask(); err != nil && g.Options.Scope == "" {
-			g.Logger.Warn("the store of idempotency keys does not answer: until it does, new clients are told that the server does not remember keys", "error", err)
+			cmp.Or(g.Logger, slog.Default()).Warn("the store of idempotency keys does not answer: until it does, new clients are told that the server does not remember keys", "err", err)
 		}
 		return cmp.Or(g.Options.Scope, s.name), g.Keep
 	}
@@ -75,7 +76,7 @@ func (g *guard) emptied() {
 	}
 	s.mu.Unlock()
 	if first {
-		g.Logger.Warn("the store of idempotency keys has lost keys: calls that were sent before fail with YDL3402")
+		cmp.Or(g.Logger, slog.Default()).Warn("the store of idempotency keys has lost keys: calls that were sent before fail with YDL3402")
 	}
 	g.Scope()
 }

@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/middleware/internal/aside"
 	"github.com/yodel-rpc/yodel/middleware/internal/spell"
 )
@@ -88,6 +90,7 @@ type judged struct {
 	seen      int64 // calls that had begun by the last sweep
 
 	ejections int           // consecutive
+	why       string        // the reason of the last ejection
 	lasts     time.Duration // about how long the last ejection lasts
 	back      time.Time     // when the ejection ends; after it, when it has ended
 }
@@ -275,16 +278,20 @@ func median(x []float64) float64 {
 // A reference is the values with which members are compared.
 type reference struct {
 	known    bool
-	median   float64 // of the shares of bad calls
-	overdue  float64 // twice the median number of overdue calls; only more than that counts
-	least    float64 // the lowest share of failures of a member
-	limit    float64 // a larger share is bad
-	up, down float64 // how much a bad call, and a good one, change the suspicion
+	median   float64       // of the shares of bad calls
+	overdue  float64       // twice the median number of overdue calls; only more than that counts
+	least    float64       // the lowest share of failures of a member
+	limit    float64       // a larger share is bad
+	usual    time.Duration // of a good call; 0 if it is unknown
+	up, down float64       // how much a bad call, and a good one, change the suspicion
 }
 
 // compare computes the usual share of bad calls.
 func (f *fleet) compare(p *Options) *reference {
 	r := &reference{least: 1}
+	if usual := time.Duration(f.usual.Load()); usual < math.MaxInt64 {
+		r.usual = usual
+	}
 	f.shares, f.overdue = f.shares[:0], f.overdue[:0]
 	for _, m := range f.members {
 		j, over := &m.judged, m.overdue()
@@ -339,11 +346,34 @@ func (r *reference) suspect(p *Options, m *member) (why string) {
 	case p.Errors > 0 && int(m.row.Load()) >= p.Errors && r.median < 0.5:
 		return fmt.Sprintf("%d calls in a row failed", m.row.Load())
 	case j.suspicion+j.waiting >= certainty && r.known && j.share >= r.limit:
-		return fmt.Sprintf("%.0f%% of its calls fail, are slow or hang, and %.0f%% of its siblings'", 100*j.share, 100*r.median)
+		return r.compared(m)
 	case r.hopeless(m):
 		return "nearly all of its calls fail"
 	}
 	return ""
+}
+
+// compared says how a member differs from the others.
+func (r *reference) compared(m *member) string {
+	j := &m.judged
+	if hang := m.overdue(); hang > 0 && j.waiting > j.suspicion {
+		return fmt.Sprintf("%.0f of its calls hang, those of the others take %v", hang, brief(r.usual))
+	}
+	if j.failed < j.bad/2 && j.times >= 0.5 && r.usual > 0 {
+		if took := timeOf(j.logs / j.times); took > r.usual {
+			return fmt.Sprintf("its calls take %v, those of the others %v", brief(took), brief(r.usual))
+		}
+	}
+	return fmt.Sprintf("%.0f%% of its calls fail, are slow or hang, and %.0f%% of those of the others", 100*j.share, 100*r.median)
+}
+
+// brief returns a duration with about two digits.
+func brief(d time.Duration) time.Duration {
+	unit := time.Duration(1)
+	for unit*100 <= d && unit < time.Second {
+		unit *= 10
+	}
+	return d.Round(unit)
 }
 
 // someWell reports whether there is a member with less than half of its calls failing.
@@ -403,9 +433,13 @@ type suspect struct {
 	why string
 }
 
+// still begins the reason of an ejection after a trial. The first reason follows.
+const still = "it is still bad: "
+
 // eject ejects a member.
 func (m *member) eject(p *Options, now time.Time, why string) {
 	j := &m.judged
+	j.why = why
 	if m.phase.Load() == in && now.Sub(j.back) >= 2*j.lasts {
 		j.ejections = 0
 	}
@@ -415,10 +449,16 @@ func (m *member) eject(p *Options, now time.Time, why string) {
 	j.back = now.Add(d)
 	m.asked.Store(unasked)
 	m.mask.Store(0) // in a trial, every call counts
+	m.note("ejected", fmt.Sprintf("%s; it is tried again in %v", why, d.Round(time.Millisecond)))
 	m.turn(out, false)
 	if p.OnEject != nil {
 		_ = aside.Do("outlier.Options.OnEject", nil, func() { p.OnEject(m.ep, why, d) }) // that it failed is in the log
 	}
+}
+
+// note adds an event to the live data of the process.
+func (m *member) note(kind, what string) {
+	m.ep.Client().Note(introspect.Event{Kind: kind, Object: m.ep.Addr(), What: what, By: who})
 }
 
 // turn changes the phase, and makes the endpoint ready or not ready.
@@ -435,6 +475,7 @@ func (m *member) takeBack(p *Options, now time.Time, why string) {
 	m.judged.back = now
 	m.row.Store(0)
 	m.turn(in, true)
+	m.note("readmitted", why)
 	if p.OnEject != nil {
 		_ = aside.Do("outlier.Options.OnEject", nil, func() { p.OnEject(m.ep, why, 0) })
 	}
@@ -490,7 +531,7 @@ func (m *member) continueTrial(p *Options, now time.Time, r *reference) {
 	j := &m.judged
 	switch {
 	case j.suspicion+j.waiting >= certainty && (!r.known || j.share >= r.median+p.Margin), r.hopeless(m):
-		m.eject(p, now, "it is still bad")
+		m.eject(p, now, still+strings.TrimPrefix(j.why, still))
 	case j.suspicion <= certainty-trialRoom-trialGood:
 		m.takeBack(p, now, "it is well again")
 	case m.tried.Swap(false):

@@ -271,6 +271,33 @@ func TestSeveralAtOnce(t *testing.T) {
 	})
 }
 
+// The reason of each later ejection has the first one, which says what is wrong.
+func TestAnInstanceThatIsStillBadSaysWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var said []string
+		o := &outlier.Options{OnEject: func(_ *yodel.Endpoint, why string, d time.Duration) {
+			mu.Lock()
+			defer mu.Unlock()
+			if d > 0 {
+				said = append(said, why)
+			}
+		}}
+		c := stub(t, 4, o, func(_ context.Context, i int, call *yodel.Call) error {
+			if i == 0 && call.Method == string(work) {
+				return errors.New("x")
+			}
+			return nil
+		})
+		load(rand.New(rand.NewPCG(8, 8)), c, 300, 20*time.Second)
+		mu.Lock()
+		defer mu.Unlock()
+		if len(said) < 3 || said[1] != "it is still bad: "+said[0] || said[2] != said[1] {
+			t.Errorf("got the reasons %q", said)
+		}
+	})
+}
+
 // When most fail the median says nothing, and the share of failures by itself does.
 func TestMostAreBad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -5,12 +5,15 @@ package outlier_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/middleware/outlier"
 )
 
 // Callers that give a healthy server less time than it needs do not eject it for others. A server
@@ -81,4 +84,46 @@ func impatientCallers(t *testing.T, warm, ordered bool) {
 		}
 	}
 	t.Error("an endpoint that hangs was not ejected")
+}
+
+// TestReasonOfHangingCalls freezes an endpoint whose calls took a little longer than those of the
+// others: it is ejected because its calls hang.
+func TestReasonOfHangingCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var frozen atomic.Bool
+		reason := ""
+		o := &outlier.Options{OnEject: func(_ *yodel.Endpoint, why string, _ time.Duration) {
+			if reason == "" {
+				reason = why
+			}
+		}}
+		c := stub(t, 3, o, func(ctx context.Context, i int, _ *yodel.Call) error {
+			takes := 20 * time.Millisecond
+			if i == 0 {
+				takes = 24 * time.Millisecond
+				if frozen.Load() {
+					takes = time.Hour
+				}
+			}
+			select {
+			case <-time.After(takes):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		r := rand.New(rand.NewPCG(1, 1))
+		load(r, c, 100, 10*time.Second)
+		frozen.Store(true)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		for range 200 {
+			go func() { _ = c.Call(ctx, string(work), &struct{}{}, nil) }() // some hang until cancel
+			time.Sleep(10 * time.Millisecond)
+		}
+		synctest.Wait()
+		if !strings.Contains(reason, " of its calls hang, those of the others take 2") {
+			t.Errorf("it is ejected because %q", reason)
+		}
+	})
 }

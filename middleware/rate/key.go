@@ -3,6 +3,7 @@
 package rate
 
 import (
+	"context"
 	"fmt"
 	"hash/maphash"
 	"net"
@@ -10,12 +11,13 @@ import (
 	"strings"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/middleware/internal/caller"
 )
 
 // A Key identifies the limit that a call counts for. Calls with equal keys share one. Fields may be
 // combined, as in
 //
-//	By: func(call *yodel.Call) rate.Key { return rate.Key{Method: call.Method, Tenant: call.Tenant} }
+//	By: func(_ context.Context, call *yodel.Call) rate.Key { return rate.Key{Method: call.Method, Tenant: call.Tenant} }
 type Key struct {
 	Method, Tenant string
 	// Addr is the address of a peer.
@@ -25,16 +27,26 @@ type Key struct {
 }
 
 // Method gives each method its own limit. Methods that do not exist have keys too.
-func Method(call *yodel.Call) Key { return Key{Method: call.Method} }
+func Method(_ context.Context, call *yodel.Call) Key { return Key{Method: call.Method} }
 
 // Tenant gives each tenant its own limit. The caller names its tenant, unless a middleware above
 // has checked it.
-func Tenant(call *yodel.Call) Key { return Key{Tenant: call.Tenant} }
+func Tenant(_ context.Context, call *yodel.Call) Key { return Key{Tenant: call.Tenant} }
+
+// User gives each caller whose identity package auth has verified its own limit. Put the limit
+// below auth.Check or auth.Certificate. Calls without an identity count for their address: see
+// Peer.
+func User(ctx context.Context, call *yodel.Call) Key {
+	if user, _ := caller.From(ctx); user != "" {
+		return Key{Name: user}
+	}
+	return Peer(ctx, call)
+}
 
 // Peer gives each network address its own limit on a server, regardless of the port. For IPv6 it
 // uses the network of 64 bits, because one host can have any number of addresses in it. Peers
 // without an address, such as those of package mem, share a limit.
-func Peer(call *yodel.Call) Key {
+func Peer(_ context.Context, call *yodel.Call) Key {
 	peer := call.Peer()
 	if peer == nil {
 		return Key{}
@@ -54,8 +66,8 @@ func Peer(call *yodel.Call) Key {
 }
 
 // Metadata gives each value of a metadata key its own limit. Calls without the key share one.
-func Metadata(name string) func(*yodel.Call) Key {
-	return func(call *yodel.Call) Key { return Key{Name: call.Metadata[name]} }
+func Metadata(name string) func(context.Context, *yodel.Call) Key {
+	return func(_ context.Context, call *yodel.Call) Key { return Key{Name: call.Metadata[name]} }
 }
 
 // hash returns the hash of a key.

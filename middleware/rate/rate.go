@@ -4,6 +4,7 @@
 // caller, or any other key.
 //
 //	rate.PerSecond(1000)                                              // all calls together
+//	rate.With(&rate.Limit{PerSecond: 10, Burst: 20, By: rate.User})   // each user
 //	rate.With(&rate.Limit{PerSecond: 10, Burst: 20, By: rate.Tenant}) // each tenant
 //	rate.With(&rate.Limit{PerSecond: 50, Wait: time.Second})          // late rather than refused
 //	rate.PerEndpoint(&rate.Limit{PerSecond: 100})                     // each server that a client calls
@@ -57,7 +58,7 @@ type Limit struct {
 	// least 1.
 	Burst int
 	// By returns the key that a call counts for. Default: one limit for all calls.
-	By func(call *yodel.Call) Key
+	By func(ctx context.Context, call *yodel.Call) Key
 	// Wait is how long a call may wait for its turn. Default 0: it is refused at once.
 	Wait time.Duration
 	// Exempt are methods that do not count. Default: yodel.Health and yodel.Ping, so that a busy
@@ -182,9 +183,6 @@ func newLimiter(limit *Limit) *limiter {
 		l.Timeout = 250 * time.Millisecond
 	}
 	l.Timeout = min(l.Timeout, longest)
-	if l.Logger == nil {
-		l.Logger = slog.Default()
-	}
 	if l.Exempt == nil {
 		l.Exempt = []string{"yodel.Health", "yodel.Ping"}
 	}
@@ -226,7 +224,7 @@ func (l *limiter) do(ctx context.Context, call *yodel.Call, next yodel.Handler) 
 	var key Key
 	b := l.counts.all
 	if l.By != nil {
-		key = l.By(call)
+		key = l.By(ctx, call)
 		b = l.counts.bucket(&key)
 	}
 	if l.Store != nil {

@@ -147,14 +147,14 @@ func TestBadNumbersAreCorrected(t *testing.T) {
 
 func TestKeysHaveLimitsOfTheirOwn(t *testing.T) {
 	for name, test := range map[string]struct {
-		by   func(*yodel.Call) rate.Key
+		by   func(context.Context, *yodel.Call) rate.Key
 		a, b *yodel.Call
 		says string
 	}{
 		"method":   {rate.Method, &yodel.Call{Method: "A"}, &yodel.Call{Method: "B"}, "of this method"},
 		"tenant":   {rate.Tenant, &yodel.Call{Tenant: "a"}, &yodel.Call{Tenant: "b"}, `of the tenant "a"`},
 		"metadata": {rate.Metadata("user"), &yodel.Call{Metadata: yodel.Metadata{"user": "secret"}}, &yodel.Call{}, "of this caller"},
-		"both": {func(call *yodel.Call) rate.Key {
+		"both": {func(_ context.Context, call *yodel.Call) rate.Key {
 			return rate.Key{Method: call.Method, Tenant: call.Tenant}
 		}, &yodel.Call{Method: "ab", Tenant: "c"}, &yodel.Call{Method: "a", Tenant: "bc"}, "of this method of the tenant"},
 	} {
@@ -170,7 +170,7 @@ func TestKeysHaveLimitsOfTheirOwn(t *testing.T) {
 			if e := refusal(t, call(test.a)); !strings.Contains(e.Message, test.says) {
 				t.Errorf("got %q, want it to say %q", e.Message, test.says)
 			}
-			if a, b := test.by(test.a), test.by(test.b); a.String() == b.String() {
+			if a, b := test.by(t.Context(), test.a), test.by(t.Context(), test.b); a.String() == b.String() {
 				t.Error("two keys are one text")
 			}
 		})
@@ -181,12 +181,12 @@ func TestPeersAreToldApartByAddress(t *testing.T) {
 	var keys []rate.Key
 	s := yodel.NewServer(&yodel.ServerOptions{Middleware: []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
 		return func(ctx context.Context, call *yodel.Call) error {
-			keys = append(keys, rate.Peer(call))
+			keys = append(keys, rate.Peer(ctx, call))
 			for addr, want := range map[string]string{
 				"10.0.0.1": "10.0.0.1", "::ffff:10.0.0.1": "10.0.0.1", "2001:db8:1:2:3:4:5:6": "2001:db8:1:2::",
 			} {
 				call.Peer().Addr = &net.TCPAddr{IP: net.ParseIP(addr), Port: 7}
-				if got := rate.Peer(call).Addr.String(); got != want {
+				if got := rate.Peer(ctx, call).Addr.String(); got != want {
 					t.Errorf("%s has the key %s, want %s", addr, got, want)
 				}
 			}
@@ -210,7 +210,7 @@ func TestPeersAreToldApartByAddress(t *testing.T) {
 	if len(keys) != 2 || keys[0] != keys[1] || keys[0].Addr.String() != "127.0.0.1" {
 		t.Errorf("got the keys %v", keys)
 	}
-	if rate.Peer(&yodel.Call{}) != (rate.Key{}) {
+	if rate.Peer(t.Context(), &yodel.Call{}) != (rate.Key{}) {
 		t.Error("a call of a client has a peer")
 	}
 }
@@ -499,7 +499,7 @@ func BenchmarkPass(b *testing.B) {
 
 // A chain is built anew with a limit of the same name that has no keys any more, or has keys.
 func TestANamedLimitMayChangeItsKeys(t *testing.T) {
-	for _, by := range [][2]func(*yodel.Call) rate.Key{{rate.Tenant, nil}, {nil, rate.Tenant}} {
+	for _, by := range [][2]func(context.Context, *yodel.Call) rate.Key{{rate.Tenant, nil}, {nil, rate.Tenant}} {
 		var chains [2]yodel.Handler
 		c := yodel.NewClient(yodel.Static("nobody"), &yodel.ClientOptions{Middleware: []yodel.Middleware{func(yodel.Handler) yodel.Handler {
 			for i, by := range by {

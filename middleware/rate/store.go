@@ -3,8 +3,10 @@
 package rate
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
@@ -138,12 +140,12 @@ func (l *limiter) fetch(ctx context.Context, b *bucket, key *Key) error {
 			return err
 		}
 		if l.counts.away.Swap(now+int64(time.Second)) == 0 {
-			l.Logger.WarnContext(ctx, "the store of a rate limit does not answer", "limit", l.Name, "perSecond", l.PerSecond, "strict", l.Strict, "error", err)
+			cmp.Or(l.Logger, slog.Default()).WarnContext(ctx, "the store of a rate limit does not answer", "limit", l.Name, "perSecond", l.PerSecond, "strict", l.Strict, "err", err)
 		}
 		return err
 	}
 	if l.counts.away.Swap(0) != 0 {
-		l.Logger.InfoContext(ctx, "the store of a rate limit answers again", "limit", l.Name)
+		cmp.Or(l.Logger, slog.Default()).InfoContext(ctx, "the store of a rate limit answers again", "limit", l.Name)
 	}
 	b.touch(now)
 	if got > 0 {

@@ -406,6 +406,10 @@ func TestRedisLosesItsData(t *testing.T) {
 				Logger: o.Logger, Middleware: []yodel.Middleware{retry.With(&retry.Options{Times: 5, MaxBackoff: time.Millisecond, Share: 1})},
 			})
 			defer c.Close()
+			must(t, c.Ready(t.Context()))
+			for all := c.Endpoints(); len(all) < 2 || !all[0].Connected() || !all[1].Connected(); all = c.Endpoints() {
+				<-time.After(time.Millisecond) // both servers have the memory that is lost
+			}
 			_, err := o.Store.(*redis.Store).Identity(t.Context())
 			must(t, err)
 			began(t, direct, 1e15, "-")                                      // an older memory than the calls

@@ -13,7 +13,7 @@ import (
 )
 
 func TestAClientsSuccessAllocatesNothing(t *testing.T) {
-	for name, m := range map[string]yodel.Middleware{"failover": retry.Times(3), "failtry": retry.Same(3), "failback": retry.Later(nil)} {
+	for name, m := range map[string]yodel.Middleware{"failover": retry.Times(3), "failtry": retry.Same(3), "failback": retry.Later(nil), "until connected": retry.UntilConnected} {
 		c := dial(t, mem.New(), nil, m, answer(func(*yodel.Call) error { return nil }))
 		call := idempotent()
 		if n := testing.AllocsPerRun(1000, func() {

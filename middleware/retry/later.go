@@ -4,6 +4,7 @@ package retry
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/defaults"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/middleware/internal/aside"
 )
@@ -73,15 +75,12 @@ func Later(o *LaterOptions) yodel.Middleware {
 	if o != nil {
 		opts = *o
 	}
-	opts.Queue = orDefault(opts.Queue, 1000)
-	opts.QueueBytes = orDefault(opts.QueueBytes, 16<<20)
-	opts.Times = orDefault(opts.Times, 10)
-	opts.Backoff = orDefault(opts.Backoff, time.Second)
-	opts.MaxBackoff = orDefault(opts.MaxBackoff, time.Minute)
-	opts.Timeout = orDefault(opts.Timeout, 10*time.Second)
-	if opts.Logger == nil {
-		opts.Logger = slog.Default()
-	}
+	opts.Queue = defaults.Positive(opts.Queue, 1000)
+	opts.QueueBytes = defaults.Positive(opts.QueueBytes, 16<<20)
+	opts.Times = defaults.Positive(opts.Times, 10)
+	opts.Backoff = min(defaults.Positive(opts.Backoff, time.Second), forever)
+	opts.MaxBackoff = min(defaults.Positive(opts.MaxBackoff, time.Minute), forever)
+	opts.Timeout = min(defaults.Positive(opts.Timeout, 10*time.Second), forever)
 	return func(next yodel.Handler) yodel.Handler {
 		return func(ctx context.Context, call *yodel.Call) error {
 			// all repeated calls have encoded arguments
@@ -102,17 +101,6 @@ func avoidLast(ctx context.Context, call *yodel.Call) {
 	if t, ok := ctx.Value(taskKey{}).(*task); ok && t.last != nil {
 		call.Attempts().Avoid(t.last)
 	}
-}
-
-// orDefault returns n if it is positive, and otherwise the default.
-func orDefault[T int | time.Duration](n, otherwise T) T {
-	if n <= 0 {
-		return otherwise
-	}
-	if d, ok := any(n).(time.Duration); ok {
-		return T(min(d, forever))
-	}
-	return n
 }
 
 // forever is the longest wait, ten years, so that sums of waits do not overflow.
@@ -223,7 +211,7 @@ func (t *task) refusal(code yodel.Code, id, why string) *yodel.Error {
 
 // drop drops a call.
 func (t *task) drop(err error) {
-	t.Logger.Warn("yodel: a call that was to be repeated in the background is dropped",
+	cmp.Or(t.Logger, slog.Default()).Warn("yodel: a call that was to be repeated in the background is dropped",
 		"method", t.call.Method, "attempts", t.attempts, "after", time.Since(t.since).Round(time.Millisecond), "err", err)
 	if t.Dropped != nil {
 		// A panic of Dropped is logged.

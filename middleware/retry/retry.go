@@ -3,10 +3,11 @@
 // Package retry sends a failed call again: failover, failtry, failback. It also has a balancer that
 // always picks the first healthy endpoint.
 //
-//	retry.Times(3)     up to three attempts, each on an endpoint not tried yet while there is one
-//	retry.Same(3)      up to three attempts on the same endpoint, reconnecting
-//	retry.Later(nil)   answer the caller, and try again in the background
-//	retry.Any          a Balancer: always the first endpoint that is healthy
+//	retry.Times(3)        up to three attempts, each on an endpoint not tried yet while there is one
+//	retry.Same(3)         up to three attempts on the same endpoint, reconnecting
+//	retry.Later(nil)      answer the caller, and try again in the background
+//	retry.UntilConnected  wait while no instance can be reached
+//	retry.Any             a Balancer: always the first endpoint that is healthy
 //
 // It belongs on the client, above the balancer, so that each attempt can go to a new endpoint. Put
 // it below timeout, so that the attempts share one deadline, and below middleware that should see a
@@ -37,8 +38,9 @@
 // attempts each do not make 27 attempts on the last tier. A call that is refused another attempt
 // fails with its last error, and its record says so.
 //
-// The client itself sends a call elsewhere if no server has begun to execute it. That does not
-// count as an attempt here. The error has the record of all attempts (see introspect.CallReport).
+// The client itself sends a call elsewhere if a server is unavailable and has not begun to execute
+// it. That does not count as an attempt here. The error has the record of all attempts (see
+// introspect.CallReport).
 package retry
 
 import (

@@ -28,12 +28,19 @@ const work yodel.Method[struct{}, struct{}] = "Test.Work"
 // serve runs a server with one method for the length of the test.
 func serve(t *testing.T, network *mem.Network, addr string, o *yodel.ServerOptions, f func(ctx context.Context) error) *yodel.Server {
 	t.Helper()
+	s := yodel.NewServer(o)
+	work.Handle(s, func(ctx context.Context, _ *struct{}) (*struct{}, error) { return nil, f(ctx) })
+	run(t, network, addr, s)
+	return s
+}
+
+// run serves until the test ends.
+func run(t *testing.T, network *mem.Network, addr string, s *yodel.Server) {
+	t.Helper()
 	l, err := network.Listen(addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := yodel.NewServer(o)
-	work.Handle(s, func(ctx context.Context, _ *struct{}) (*struct{}, error) { return nil, f(ctx) })
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx, l) }()
@@ -43,7 +50,6 @@ func serve(t *testing.T, network *mem.Network, addr string, o *yodel.ServerOptio
 			t.Errorf("Serve: %v", err)
 		}
 	})
-	return s
 }
 
 // dial returns a client for the length of the test.
@@ -460,4 +466,21 @@ func TestACallThatMayHaveBeenExecutedIsNotSaidNotToBe(t *testing.T) {
 			t.Error("somebody else's error was changed")
 		}
 	})
+}
+
+// An error that two methods pass on names both: each says why its call was not sent again.
+func TestTheRefusalOfARetryNamesTheMethod(t *testing.T) {
+	const place yodel.Method[struct{}, struct{}] = "Shop.Place"
+	network := mem.New()
+	serve(t, network, "pay", nil, func(context.Context) error { return yodel.Errorf(yodel.Unavailable, "the till is closed") })
+	pay := dial(t, network, []string{"pay"}, retry.Times(3))
+	shop := yodel.NewServer(nil)
+	place.Handle(shop, func(ctx context.Context, in *struct{}) (*struct{}, error) { return work.Call(ctx, pay, in) })
+	run(t, network, "shop", shop)
+	_, err := place.Call(t.Context(), dial(t, network, []string{"shop"}, retry.Times(3)), &struct{}{})
+	const why = "not sent again: %s is not declared idempotent, and the call has no idempotency key"
+	want := fmt.Sprintf("the till is closed; "+why+"; "+why, work, place)
+	if e, ok := errors.AsType[*yodel.Error](err); !ok || e.Message != want {
+		t.Errorf("got %v, want the message %s", err, want)
+	}
 }

@@ -7,6 +7,9 @@
 // when they begin: see Call.Now. The middleware only sets Call.Deadline. The connection enforces it
 // and sends it to the server, without a timer or an allocation for each call.
 //
+// After concerns calls without a stream: a feed may be open for days, and the time for a reply says
+// nothing about it. Streams is the same for calls with a stream.
+//
 // On a server it ends the context of the method, and sets Call.Deadline. Put it above everything
 // that should count as part of the call. A method that ignores its context runs on, and its reply
 // is sent. A method that never waits for its context costs one allocation and no timer.
@@ -22,13 +25,23 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// After ends calls after d. If d is not positive, it sets no deadline.
-func After(d time.Duration) yodel.Middleware {
+// After ends calls without a stream after d. If d is not positive, it sets no deadline.
+func After(d time.Duration) yodel.Middleware { return limit(d, false) }
+
+// Streams ends calls with a stream after d, even if messages still arrive. If d is not positive, it
+// sets no deadline.
+func Streams(d time.Duration) yodel.Middleware { return limit(d, true) }
+
+// limit ends either the calls with a stream or those without one.
+func limit(d time.Duration, streams bool) yodel.Middleware {
 	return func(next yodel.Handler) yodel.Handler {
 		if d <= 0 {
 			return next
 		}
 		return func(ctx context.Context, call *yodel.Call) error {
+			if call.Streams() != streams {
+				return next(ctx, call)
+			}
 			if call.Peer() != nil || !call.Deadline.IsZero() {
 				return shorten(ctx, call, d, next)
 			}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	std "net/http"
@@ -129,15 +130,24 @@ func TestWire(t *testing.T) {
 // A server that does not take the content type has not executed the call, and says why. The code is
 // Unimplemented if the server says which content types it takes.
 func TestUnsupportedMediaType(t *testing.T) {
-	for takes, want := range map[string]yodel.Error{
-		"":                  {Code: yodel.Unknown},
-		"application/proto": {Code: yodel.Unimplemented, ID: "YDL2003"},
+	const text, inJSON, why = "text/plain", "application/json", "no codec for application/json"
+	for _, test := range []struct {
+		takes, media, body, message string
+		want                        yodel.Error
+	}{
+		{"", text, why + "\nmore", "415 Unsupported Media Type: " + why, yodel.Error{Code: yodel.Unknown}},
+		{"application/proto", text, why + "\nmore", "415 Unsupported Media Type: " + why, yodel.Error{Code: yodel.Unimplemented, ID: "YDL2003"}},
+		{"", inJSON, `{"code":"unknown","message":"` + why + `"}`, why, yodel.Error{Code: yodel.Unknown}},
+		{"application/proto", inJSON, `{"code":"unknown","message":"` + why + `"}`, why, yodel.Error{Code: yodel.Unimplemented, ID: "YDL2003"}},
 	} {
+		takes, want := test.takes, test.want
 		server := httptest.NewServer(std.HandlerFunc(func(w std.ResponseWriter, _ *std.Request) {
 			if takes != "" {
 				w.Header().Set("Accept-Post", takes)
 			}
-			std.Error(w, "no codec for application/json\nmore", std.StatusUnsupportedMediaType)
+			w.Header().Set("Content-Type", test.media)
+			w.WriteHeader(std.StatusUnsupportedMediaType)
+			_, _ = io.WriteString(w, test.body)
 		}))
 		defer server.Close()
 		w := connect.Wire(&connect.Options{HTTP1: true})
@@ -145,8 +155,8 @@ func TestUnsupportedMediaType(t *testing.T) {
 		defer c.Close()
 		err := c.Call(t.Context(), "test.Numbers.Double", new(1), new(int))
 		e, ok := errors.AsType[*yodel.Error](err)
-		if !ok || e.Code != want.Code || e.ID != want.ID || !e.NotProcessed || !strings.HasSuffix(e.Message, "415 Unsupported Media Type: no codec for application/json") {
-			t.Errorf("with Accept-Post %q: got %v", takes, err)
+		if !ok || e.Code != want.Code || e.ID != want.ID || !e.NotProcessed || !strings.HasSuffix(e.Message, test.message) {
+			t.Errorf("with Accept-Post %q and %s: got %v", takes, test.media, err)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/hessian"
+	"github.com/yodel-rpc/yodel/protocol/internal/callfields"
 	"github.com/yodel-rpc/yodel/protocol/internal/metakeys"
 )
 
@@ -112,7 +113,7 @@ func (c *call) failed(e *yodel.Error, pairs [][2]string) {
 		text = e.Message
 	}
 	kind, attachments := int32(kindException), []byte(nil)
-	if pairs = append(errorPairs(e), pairs...); len(pairs) > 0 && c.names.version == version {
+	if pairs = append(callfields.ErrorPairs(e), pairs...); len(pairs) > 0 && c.names.version == version {
 		kind += withAttachments
 		attachments = hessian.AppendPairs(nil, pairs...)
 	}

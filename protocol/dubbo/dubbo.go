@@ -70,6 +70,7 @@ import (
 	"fmt"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/methodname"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
 
@@ -106,7 +107,7 @@ func (protocol) Match(first []byte) (ok, more bool) {
 func (protocol) Serve(_ context.Context, s *yodel.Session) error {
 	c := &conn{
 		Session: s, limits: s.Limits(), replies: pipelined.NewReplies(s), codec: s.Codec(codecName),
-		frames: frameReader{s.Reader}, names: make(map[string]string),
+		frames: frameReader{s.Reader}, methods: methodname.NewFinder(s),
 	}
 	if c.codec == nil {
 		return fmt.Errorf("the client speaks Dubbo: add the codec %q to ServerOptions.Codecs", codecName)

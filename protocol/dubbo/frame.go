@@ -7,11 +7,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/yodel-rpc/yodel/internal/hessian"
-	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
+	"github.com/yodel-rpc/yodel/protocol/internal/framebody"
 )
 
 // A frame is, with all numbers in big endian:
@@ -103,7 +102,7 @@ func (r frameReader) head() (h head, err error) {
 	b, err := r.Peek(headSize)
 	if err != nil {
 		if len(b) > 0 {
-			err = unexpected(err)
+			err = framebody.Unexpected(err)
 		}
 		return h, err
 	}
@@ -120,22 +119,11 @@ func (r frameReader) head() (h head, err error) {
 }
 
 // skip discards n bytes.
-func (r frameReader) skip(n int) error {
-	_, err := io.CopyN(io.Discard, r.Reader, int64(n))
-	return unexpected(err)
-}
+func (r frameReader) skip(n int) error { return framebody.Skip(r.Reader, n) }
 
 // body reads a body of n bytes.
 func (r frameReader) body(n int) ([]byte, error) {
-	return pipelined.ReadBody(nil, r.Reader, n, pipelined.Uncounted{})
-}
-
-// unexpected returns io.ErrUnexpectedEOF for io.EOF, and any other err unchanged.
-func unexpected(err error) error {
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	}
-	return err
+	return framebody.Read(nil, r.Reader, n, framebody.Uncounted{})
 }
 
 // names are the names in a request.
@@ -165,7 +153,7 @@ func (n *names) isGeneric() bool {
 func (r frameReader) names(body int) (n names, err error) {
 	b, err := r.Peek(min(body, maxNames))
 	if err != nil {
-		return n, unexpected(err)
+		return n, framebody.Unexpected(err)
 	}
 	return readNames(b)
 }

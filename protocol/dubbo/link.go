@@ -10,13 +10,12 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"strings"
-	"sync/atomic"
-	"time"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/hessian"
+	"github.com/yodel-rpc/yodel/protocol/internal/callfields"
 	"github.com/yodel-rpc/yodel/protocol/internal/errortext"
+	"github.com/yodel-rpc/yodel/protocol/internal/linkerror"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
 
@@ -24,12 +23,8 @@ import (
 type link struct {
 	*pipelined.Link[*reply]
 	wire     *wire
-	limits   yodel.Limits
-	addr     string
 	instance func() yodel.Instance
-	memory   pipelined.Memory
 	frames   frameReader // for next
-	received atomic.Int64
 }
 
 // A reply is the answer to a call.
@@ -63,6 +58,9 @@ func (l *link) Do(ctx context.Context, call *yodel.Call) error {
 	})
 }
 
+// Codec returns the codec that decodes the reply of a call: see yodel.Link.
+func (l *link) Codec(*yodel.Call) yodel.Codec { return l.wire.codec }
+
 // unsendable returns why a call cannot be sent by this protocol, or nil.
 func (l *link) unsendable(call *yodel.Call) *yodel.Error {
 	results, _ := call.Reply.(yodel.Values)
@@ -77,16 +75,11 @@ func (l *link) unsendable(call *yodel.Call) *yodel.Error {
 	default:
 		return nil
 	}
-	return notSent(yodel.Unimplemented, "", "%s: %s speaks Dubbo, which has no %s", call.Method, l.addr, what)
+	return linkerror.Lacks(call, l.Addr, "Dubbo", what)
 }
 
 // request returns the frame of a request. Its number is 0.
 func (l *link) request(ctx context.Context, call *yodel.Call) ([]byte, *yodel.Error) {
-	unencoded := func(err error) *yodel.Error {
-		e := notSent(yodel.InvalidArgument, "YDL2103", "%s: %v", call.Method, err)
-		e.Cause = err
-		return e
-	}
 	types, known := l.wire.Parameters[call.Method]
 	args, err := l.args(call)
 	if err == nil && !known {
@@ -96,9 +89,9 @@ func (l *link) request(ctx context.Context, call *yodel.Call) ([]byte, *yodel.Er
 		err = fmt.Errorf("it has %d arguments, and the method has %d parameters", len(args), n)
 	}
 	if err != nil {
-		return nil, unencoded(err)
+		return nil, linkerror.Unencoded(call, err)
 	}
-	pairs, e := requestPairs(ctx, call, l.instance(), l.limits)
+	pairs, e := requestPairs(ctx, call, l.instance(), l.Limits)
 	if e != nil {
 		return nil, e
 	}
@@ -109,12 +102,12 @@ func (l *link) request(ctx context.Context, call *yodel.Call) ([]byte, *yodel.Er
 		frame = hessian.AppendText(frame, text)
 	}
 	if frame, err = hessian.Join(frame, math.MaxInt32, args...); err != nil {
-		return nil, unencoded(err)
+		return nil, linkerror.Unencoded(call, err)
 	}
 	frame = hessian.AppendPairs(frame, pairs...)
 	n := len(frame) - headSize
-	if n > l.limits.MaxMessage {
-		return nil, notSent(yodel.ResourceExhausted, "YDL2201", "%s: the request has %d bytes, this client's limit is %d", call.Method, n, l.limits.MaxMessage)
+	if n > l.Limits.MaxMessage {
+		return nil, linkerror.LargeRequest(call, n, l.Limits.MaxMessage)
 	}
 	h := head{flags: request | twoWay | hessian2}
 	if call.OneWay {
@@ -165,29 +158,12 @@ func (l *link) next() error {
 	case !l.Expects(h.number): // its caller has stopped waiting
 		return l.frames.skip(h.body)
 	}
-	r := &reply{status: h.status}
-	switch {
-	case h.body > l.limits.MaxMessage:
-		r.err = &yodel.Error{
-			Code: yodel.ResourceExhausted, ID: "YDL2202",
-			Message: fmt.Sprintf("the reply from %s has %d bytes, this client's limit is %d", l.addr, h.body, l.limits.MaxMessage),
-		}
-		err = l.frames.skip(h.body)
-	case h.flags&serialization != hessian2:
-		r.err = fmt.Errorf("the reply from %s has the serialization %d, and the request had %d", l.addr, h.flags&serialization, hessian2)
-		err = l.frames.skip(h.body)
-	default:
-		r.body, err = pipelined.ReadBody(nil, l.frames.Reader, h.body, l.memory)
-		if refused, ok := errors.AsType[*pipelined.RefusedError](err); ok {
-			r.err = pipelined.NoMemoryForReply(l.addr)
-			l.Deliver(h.number, r, 0)
-			return l.frames.skip(refused.Left)
-		}
+	if h.flags&serialization != hessian2 {
+		err = fmt.Errorf("the reply from %s has the serialization %d, and the request had %d", l.Addr, h.flags&serialization, hessian2)
+		l.Deliver(h.number, &reply{err: err}, 0)
+		return l.frames.skip(h.body)
 	}
-	if err == nil {
-		l.Deliver(h.number, r, cap(r.body))
-	}
-	return err
+	return l.Receive(h.number, "", nil, h.body, func(body []byte, err error) *reply { return &reply{h.status, body, err} })
 }
 
 // event answers a heartbeat, and stops calls after the event by which a server says that it takes
@@ -214,7 +190,7 @@ func (l *link) take(call *yodel.Call, r *reply) error {
 	if r.status != statusOK {
 		text, err := values.Text()
 		if err != nil {
-			return l.misfit(call, err)
+			return linkerror.Misfit(call, l.Addr, err)
 		}
 		return l.statusError(r.status, text)
 	}
@@ -229,16 +205,16 @@ func (l *link) take(call *yodel.Call, r *reply) error {
 	}
 	var attachments any
 	if err == nil && kind >= withAttachments {
-		if n := len(r.body) - values.At(); n > maxAttachments(l.limits) {
+		if n := len(r.body) - values.At(); n > maxAttachments(l.Limits) {
 			return &yodel.Error{
 				Code: yodel.ResourceExhausted, ID: "YDL2203",
-				Message: fmt.Sprintf("%s: the attachments of the reply from %s have %d bytes when encoded; this client's limit is %d", call.Method, l.addr, n, maxAttachments(l.limits)),
+				Message: fmt.Sprintf("%s: the attachments of the reply from %s have %d bytes when encoded; this client's limit is %d", call.Method, l.Addr, n, maxAttachments(l.Limits)),
 			}
 		}
 		attachments, err = values.Any()
 	}
 	if err != nil {
-		return l.misfit(call, err)
+		return linkerror.Misfit(call, l.Addr, err)
 	}
 	pairs := attachmentTexts(attachments)
 	for key, text := range pairs {
@@ -295,13 +271,9 @@ func (l *link) accept(call *yodel.Call, result []byte) error {
 		result = hessian.AppendNull(nil)
 	}
 	if err := l.wire.codec.Decode(result, to); err != nil {
-		return l.misfit(call, err)
+		return linkerror.Misfit(call, l.Addr, err)
 	}
 	return nil
-}
-
-func (l *link) misfit(call *yodel.Call, err error) error {
-	return &yodel.Error{Code: yodel.Internal, ID: "YDL2102", Cause: err, Message: fmt.Sprintf("%s: the reply from %s does not fit %T: %v", call.Method, l.addr, call.Reply, err)}
 }
 
 // statusError returns the error for a status that is not OK.
@@ -328,29 +300,20 @@ func (l *link) statusError(status byte, text string) error {
 func (l *link) thrown(call *yodel.Call, value []byte, pairs map[string]string) error {
 	exception, err := hessian.NewReader(value).Any()
 	if err != nil {
-		return l.misfit(call, err)
+		return linkerror.Misfit(call, l.Addr, err)
 	}
 	class, text := describeException(exception)
 	if class == exceptionClass {
 		class = ""
 	}
-	e := &yodel.Error{Code: yodel.Unknown, Details: []yodel.Detail{{Type: "dubbo.exception", Value: value}}}
-	name := pairs[keyErrorCode]
-	switch {
-	case name != "":
-		if e.Code.UnmarshalText([]byte(name)) != nil || e.Code == 0 {
-			e.Code = yodel.Unknown
+	e, own := callfields.ReadError(text, yodel.Unknown, pairs)
+	if !own {
+		e.Details = []yodel.Detail{{Type: "dubbo.exception", Value: value}}
+		if class != "" && text != "" {
+			e.Message = class + ": " + e.Message
 		}
-		e.Details, e.ID = nil, pairs[keyErrorID]
-		text = strings.TrimPrefix(text, name+": ")
-		text = strings.TrimSuffix(text, fmt.Sprintf(" [%s]", e.ID))
-	case class != "" && text != "":
-		text = class + ": " + text
 	}
-	if ms, err := strconv.ParseInt(pairs[keyRetryAfter], 10, 64); err == nil && ms > 0 && ms <= mostMillisecond {
-		e.RetryAfter = time.Duration(ms) * time.Millisecond
-	}
-	e.Message = cmp.Or(text, class, "the server answered with an exception without a text")
+	e.Message = cmp.Or(e.Message, class, "the server answered with an exception without a text")
 	return e
 }
 

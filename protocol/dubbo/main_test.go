@@ -12,13 +12,13 @@ import (
 	"net"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
 	codec "github.com/yodel-rpc/yodel/codec/hessian2"
 	"github.com/yodel-rpc/yodel/internal/hessian"
+	"github.com/yodel-rpc/yodel/protocol/internal/testserve"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -68,7 +68,7 @@ func (*Arith) Attach(ctx context.Context, _ *Point) (*Point, error) {
 
 // Reserve sets metadata that yodel gives a meaning.
 func (*Arith) Reserve(ctx context.Context, _ *Point) (*Point, error) {
-	yodel.CallFrom(ctx).Trailer = yodel.Metadata{keyErrorID: "mine"}
+	yodel.CallFrom(ctx).Trailer = yodel.Metadata{"yodel-error-id": "mine"}
 	return &Point{}, nil
 }
 
@@ -121,19 +121,8 @@ func serve(t testing.TB, o yodel.ServerOptions) *served {
 	if err := s.RegisterName("com.acme.Arith", s.arith); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.addr = l.Addr().String()
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(ctx, l) }()
-	s.stop = sync.OnceValue(func() error {
-		cancel()
-		return <-ended
-	})
-	t.Cleanup(func() { _ = s.stop() }) // tests that care call it
+	l := testserve.Listen(t)
+	s.addr, s.stop = l.Addr().String(), testserve.Run(t, s.Server, l)
 	return s
 }
 

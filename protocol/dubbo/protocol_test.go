@@ -20,6 +20,7 @@ import (
 	"github.com/yodel-rpc/yodel/conformance/refusing"
 	"github.com/yodel-rpc/yodel/internal/hessian"
 	"github.com/yodel-rpc/yodel/protocol/internal/httpkeys"
+	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -66,14 +67,19 @@ func (c *testClient) read() {
 	}
 }
 
+// linkOf returns a link without a connection, for its decoding.
+func linkOf(limits yodel.Limits) *link {
+	return &link{Link: &pipelined.Link[*reply]{Addr: "the server", Limits: limits}, wire: &wire{codec: codec.Codec}}
+}
+
 // Do implements yodel.Caller.
 func (c *testClient) Do(ctx context.Context, call *yodel.Call) error {
 	args, err := codec.Codec.Append(nil, call.Args)
 	if err != nil {
 		return err
 	}
-	l := &link{wire: &wire{codec: codec.Codec}, limits: yodel.Limits{MaxMetadata: 16 << 10, MaxPairs: 128}, addr: "the server"}
-	pairs, e := requestPairs(ctx, call, yodel.Instance{}, l.limits)
+	l := linkOf(yodel.Limits{MaxMetadata: 16 << 10, MaxPairs: 128})
+	pairs, e := requestPairs(ctx, call, yodel.Instance{}, l.Limits)
 	if e != nil {
 		return e
 	}
@@ -450,10 +456,10 @@ func FuzzMatch(f *testing.F) {
 // The names, the attachments and the exceptions of any bytes are read or refused.
 func FuzzValues(f *testing.F) {
 	f.Add(requestOf(1, twoWay, "add", "II", []byte("\x91\x92"), noAttachments)[headSize:])
-	f.Add(hessian.AppendPairs(nil, [2]string{keyTimeout, "5"}, [2]string{httpkeys.TraceParent, "x"}, [2]string{keyCriticality, "-1"}))
+	f.Add(hessian.AppendPairs(nil, [2]string{keyTimeout, "5"}, [2]string{httpkeys.TraceParent, "x"}, [2]string{"yodel-criticality", "-1"}))
 	f.Add(unhex(f, "94 43 01 41 91 0d 64657461696c4d657373616765 60 01 78 48 5a"))
 	limits := yodel.Limits{MaxMetadata: 1 << 10, MaxPairs: 10}
-	l := &link{wire: &wire{codec: codec.Codec}, limits: limits, addr: "the server"}
+	l := linkOf(limits)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if n, err := readNames(b); err == nil && (n.size > len(b) || n.parameters > len(n.types) || n.method == "") {
 			t.Errorf("got %+v", n)

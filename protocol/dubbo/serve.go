@@ -7,11 +7,12 @@ import (
 	"fmt"
 	"reflect"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/hessian"
+	"github.com/yodel-rpc/yodel/protocol/internal/framebody"
+	"github.com/yodel-rpc/yodel/protocol/internal/linkerror"
+	"github.com/yodel-rpc/yodel/protocol/internal/methodname"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
 
@@ -22,7 +23,7 @@ type conn struct {
 	frames  frameReader
 	replies *pipelined.Replies
 	codec   yodel.Codec
-	names   map[string]string // the methods that names of Dubbo mean; only of existing methods
+	methods *methodname.Finder
 }
 
 // next reads one frame. If it is a request, next starts its execution.
@@ -52,7 +53,7 @@ func (c *conn) next() error {
 	}
 	call := &call{Served: v, conn: c, head: h, names: names}
 	arrived := time.Now()
-	body, skip, e, err := pipelined.Receive(v, c.Session, nil, c.frames, h.body)
+	body, skip, e, err := framebody.Receive(v, c.Session, nil, c.frames, h.body)
 	if err != nil {
 		call.end()
 		return err
@@ -106,7 +107,7 @@ func (c *conn) echo(h head, n *names) error {
 	defer done()
 	switch err = values.Skip(); {
 	case errors.Is(err, hessian.ErrMemory):
-		c.refuse(h, statusExhausted, pipelined.NoMemoryForRequest("$echo").Message)
+		c.refuse(h, statusExhausted, framebody.NoMemory("$echo").Message)
 		return nil
 	case err != nil:
 		c.refuse(h, statusBadRequest, err.Error())
@@ -139,30 +140,13 @@ func (c *conn) begin(n *names, h head) (v *yodel.Served, err error) {
 	if n.isGeneric() {
 		b, err := c.frames.Peek(min(h.body, maxNames))
 		if err != nil {
-			return nil, unexpected(err)
+			return nil, framebody.Unexpected(err)
 		}
 		if method, err = hessian.NewReader(b[n.size:]).Text(); err != nil {
 			return nil, fmt.Errorf("the name of a generic call: %w", err)
 		}
 	}
-	name := n.path + "." + method
-	if known, ok := c.names[name]; ok {
-		v = c.Begin(known, c.codec, nil)
-	} else {
-		v = c.Begin(name, c.codec, nil)
-		if first, size := utf8.DecodeRuneInString(method); v.Kind() == "" && unicode.IsLower(first) {
-			raised := c.Begin(n.path+"."+string(unicode.ToUpper(first))+method[size:], c.codec, nil)
-			if raised.Kind() == "" {
-				raised.End()
-			} else {
-				v.End()
-				v = raised
-			}
-		}
-		if v.Kind() != "" && len(c.names) < c.limits.MaxMethods {
-			c.names[name] = v.Call().Method
-		}
-	}
+	v = c.methods.Begin(n.path, method, c.codec)
 	v.Call().OneWay = !h.is(twoWay)
 	return v, nil
 }
@@ -197,7 +181,7 @@ func (c *call) reserve() *yodel.Error {
 }
 
 func (c *call) noMemory() *yodel.Error {
-	return pipelined.NoMemoryForRequest(c.Call().Method)
+	return framebody.NoMemory(c.Call().Method)
 }
 
 // copyRoom is how large the arguments of a request of n bytes may be when each has its own copy of
@@ -218,7 +202,7 @@ func (c *call) prepare(arrived time.Time) *yodel.Error {
 		var attachments any
 		limits := c.conn.limits
 		if n := len(c.body) - c.names.size - r.At(); n > maxAttachments(limits) {
-			return notSent(yodel.ResourceExhausted, "YDL2203", "%s: the attachments have %d bytes when encoded; the server's limit is %d", c.Call().Method, n, maxAttachments(limits))
+			return linkerror.Refused(yodel.ResourceExhausted, "YDL2203", "%s: the attachments have %d bytes when encoded; the server's limit is %d", c.Call().Method, n, maxAttachments(limits))
 		}
 		if attachments, err = r.Any(); err == nil {
 			if e := describe(c.Call(), attachments, arrived, limits); e != nil {
@@ -236,7 +220,7 @@ func (c *call) prepare(arrived time.Time) *yodel.Error {
 	case err != nil:
 		c.Refusal = c.damaged(err)
 	case len(out) > 1:
-		c.Refusal = notSent(yodel.Unimplemented, "", "%s: the method returns %d values, and Java has one result", c.Call().Method, len(out))
+		c.Refusal = linkerror.Refused(yodel.Unimplemented, "", "%s: the method returns %d values, and Java has one result", c.Call().Method, len(out))
 	}
 	c.Body, c.body = c.body, nil
 	c.Transform = c.request
@@ -245,7 +229,7 @@ func (c *call) prepare(arrived time.Time) *yodel.Error {
 
 // damaged returns the error of a request that cannot be read.
 func (c *call) damaged(err error) *yodel.Error {
-	e := notSent(yodel.InvalidArgument, "YDL2101", "%s: the request is damaged: %v", c.Call().Method, err)
+	e := linkerror.Refused(yodel.InvalidArgument, "YDL2101", "%s: the request is damaged: %v", c.Call().Method, err)
 	e.Cause = err
 	return e
 }
@@ -266,7 +250,7 @@ func (c *call) request(body []byte) ([]byte, error) {
 	var e yodel.Encoded
 	switch {
 	case c.Several && !dynamic && len(values) != len(in), !c.Several && len(values) != 1 && (len(values) != 0 || !hasNoFields(in)):
-		return nil, notSent(yodel.InvalidArgument, "YDL2101", "%s: the method takes %d values, and the request has %d", c.Call().Method, len(in), len(values))
+		return nil, linkerror.Refused(yodel.InvalidArgument, "YDL2101", "%s: the method takes %d values, and the request has %d", c.Call().Method, len(in), len(values))
 	case c.Several:
 		e.SetValues(values...)
 	case len(values) == 1:

@@ -3,14 +3,10 @@
 package dubbo
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"sync/atomic"
-	"time"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/hessian"
@@ -82,57 +78,13 @@ func (*wire) Name() string { return "dubbo" }
 
 // Connect implements yodel.Wire.
 func (w *wire) Connect(_ context.Context, nc net.Conn, ep *yodel.Endpoint) (yodel.Link, error) {
-	limits := ep.Client().Limits()
-	l := &link{Link: pipelined.NewLink[*reply](nc, limits, ep), wire: w, limits: limits, addr: ep.Addr(), instance: ep.Instance, memory: ep}
-	l.frames = frameReader{bufio.NewReaderSize(countingReader{nc, &l.received}, 32<<10)}
-	l.Start(l.next)
-	go l.keepAlive() //nolint:contextcheck // it ends with the connection
+	l := &link{Link: pipelined.NewLink[*reply](nc, ep.Addr(), ep.Client().Limits(), ep), wire: w, instance: ep.Instance}
+	l.frames = frameReader{l.Reader}
+	l.Start(l.next, func() { l.sendEvent(request|twoWay|event|hessian2, 0, nil) }) //nolint:contextcheck // it ends with the connection
 	return l, nil
 }
 
-// A countingReader counts the bytes that are read.
-type countingReader struct {
-	io.Reader
-	count *atomic.Int64
-}
-
-func (r countingReader) Read(b []byte) (int, error) {
-	n, err := r.Reader.Read(b)
-	r.count.Add(int64(n))
-	return n, err
-}
-
-// keepAlive sends a heartbeat when the connection has been silent for Limits.KeepAlive, and ends
-// the connection when it has been silent for twice that time.
-func (l *link) keepAlive() {
-	if l.limits.KeepAlive <= 0 {
-		return
-	}
-	ticker := time.NewTicker(l.limits.KeepAlive)
-	defer ticker.Stop()
-	last, silent := l.received.Load(), false
-	for {
-		select {
-		case <-l.Done():
-			return
-		case <-ticker.C:
-		}
-		now := l.received.Load()
-		switch {
-		case now != last:
-			last, silent = now, false
-		case silent:
-			l.GiveUp(errSilent)
-			return
-		default:
-			silent = true
-			l.sendEvent(request|twoWay|event|hessian2, 0, nil)
-		}
-	}
-}
-
 var (
-	errSilent   = errors.New("the server does not answer heartbeats")
 	errReadOnly = errors.New("the server takes no further requests")
 	errOverfull = errors.New("too many requests wait to be sent")
 )

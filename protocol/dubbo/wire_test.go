@@ -19,6 +19,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	codec "github.com/yodel-rpc/yodel/codec/hessian2"
 	"github.com/yodel-rpc/yodel/internal/hessian"
+	"github.com/yodel-rpc/yodel/protocol/internal/testserve"
 )
 
 // calling returns a client that calls providers of Dubbo.
@@ -164,35 +165,16 @@ func TestErrorsOfWire(t *testing.T) {
 // connection. It then reads until the client closes the connection.
 func answering(t *testing.T, answer func(h head) []byte) (addr string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all sync.WaitGroup
-	all.Go(func() {
+	return testserve.Accept(t, "", func(conn net.Conn) {
+		frames := frameReader{bufio.NewReaderSize(conn, 32<<10)}
 		for {
-			conn, err := l.Accept()
-			if err != nil {
+			h, err := frames.head()
+			if err != nil || frames.skip(h.body) != nil {
 				return
 			}
-			all.Go(func() {
-				defer conn.Close()
-				frames := frameReader{bufio.NewReaderSize(conn, 32<<10)}
-				for {
-					h, err := frames.head()
-					if err != nil || frames.skip(h.body) != nil {
-						return
-					}
-					_, _ = conn.Write(answer(h)) // the client may have left
-				}
-			})
+			_, _ = conn.Write(answer(h)) // the client may have left
 		}
-	})
-	t.Cleanup(func() {
-		_ = l.Close()
-		all.Wait()
-	})
-	return l.Addr().String()
+	}).Addr
 }
 
 // What providers of Java answer, and what breaks the protocol.

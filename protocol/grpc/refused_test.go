@@ -7,11 +7,15 @@ import (
 	"errors"
 	"io"
 	"net"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/protocol/grpc"
+	"github.com/yodel-rpc/yodel/protocol/internal/testserve"
 )
 
 // Frames of HTTP/2, from RFC 9113.
@@ -126,6 +130,151 @@ func TestRefusedStreams(t *testing.T) {
 	}
 }
 
+// An upload and a duplex whose stream the server has certainly not processed are begun again with
+// the messages that were sent before. The caller's function runs once.
+func TestRefusedStreamsBeginAgain(t *testing.T) {
+	server := serve(t)
+	for name, test := range map[string]struct {
+		frames string
+		again  bool
+	}{
+		"refused":                {resetRefused, true},
+		"before GOAWAY's stream": {goAwayAll, true},
+		"behind GOAWAY's stream": {goAwayFirst, false},
+		"internal error":         {resetInternal, false},
+	} {
+		for kind, call := range map[string]func(c *yodel.Client, runs *int) (int, error){
+			"upload": func(c *yodel.Client, runs *int) (int, error) {
+				got, err := sum.Call(t.Context(), c, func(send yodel.Send[int]) error {
+					*runs++
+					for i := range 100 {
+						if err := send(&i); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				if err != nil {
+					return 0, err
+				}
+				return *got, nil
+			},
+			"duplex": func(c *yodel.Client, runs *int) (total int, err error) {
+				return total, echo.Call(t.Context(), c, func(recv yodel.Recv[int], send yodel.Send[int]) error {
+					*runs++
+					for i := range 100 {
+						if err := send(&i); err != nil {
+							return err
+						}
+						n, err := recv.Next()
+						if err != nil {
+							return err
+						}
+						total += *n
+					}
+					return nil
+				})
+			},
+			"duplex on two goroutines": func(c *yodel.Client, runs *int) (total int, err error) {
+				return total, echo.Call(t.Context(), c, func(recv yodel.Recv[int], send yodel.Send[int]) (err error) {
+					*runs++
+					var sending sync.WaitGroup
+					defer sending.Wait()
+					sending.Go(func() {
+						defer func() { _ = send.End() }() // the receiver meets the error
+						for i := range 100 {
+							if send(&i) != nil {
+								return
+							}
+						}
+					})
+					for n, err := range recv {
+						if err != nil {
+							return err
+						}
+						total += *n
+					}
+					return nil
+				})
+			},
+		} {
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				c := yodel.NewClient(yodel.Static("grpc://"+answerOnce(t, test.frames, server)), &yodel.ClientOptions{Wires: []yodel.Wire{grpc.Wire}})
+				defer c.Close()
+				runs := 0
+				got, err := call(c, &runs)
+				if test.again && (err != nil || got != 4950) || !test.again && (err == nil || yodel.NotProcessed(err)) {
+					t.Errorf("got %v, %v", got, err)
+				}
+				if runs != 1 {
+					t.Errorf("the caller's function ran %d times", runs)
+				}
+			})
+		}
+	}
+}
+
+// A stream that cannot be begun again, because the client has not kept all that was sent, or
+// because no server processes it, fails with an error that says that it was not executed.
+func TestRefusedStreamsFail(t *testing.T) {
+	const long yodel.Upload[string, int] = "test.Numbers.Long"
+	first, second := answerOnce(t, resetRefused, ""), answerOnce(t, resetRefused, "")
+	for name, test := range map[string]struct {
+		servers yodel.Resolver
+		size    int
+		id      string
+	}{
+		"more than is kept": {yodel.Static("grpc://" + first), 65 << 10, "YDL1104"},
+		"no server":         {yodel.Static("grpc://" + second), 10, "YDL1003"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := yodel.NewClient(test.servers, &yodel.ClientOptions{Wires: []yodel.Wire{grpc.Wire}, DialTimeout: time.Second})
+			defer c.Close()
+			var sent error
+			_, err := long.Call(t.Context(), c, func(send yodel.Send[string]) error {
+				for sent == nil { // until the end of the stream is noticed
+					sent = send(new(strings.Repeat("x", test.size)))
+				}
+				return sent
+			})
+			if !yodel.NotProcessed(err) || yodel.CodeOf(err) != yodel.Unavailable {
+				t.Errorf("the call: %v", err)
+			}
+			if e, ok := errors.AsType[*yodel.Error](sent); !ok || e.ID != test.id || strings.Count(e.Message, string(long)) != 1 {
+				t.Errorf("sending: %v", sent)
+			}
+		})
+	}
+}
+
+// A function that panics, or ends its goroutine, does so on that of its caller, also while an
+// attempt is made again.
+func TestAPanicInTheCallersFunction(t *testing.T) {
+	server := serve(t)
+	for what, leave := range map[string]func(){"panic": func() { panic("a bug") }, "Goexit": runtime.Goexit} {
+		for name, addr := range map[string]string{"": server, "refused": answerOnce(t, resetRefused, server)} {
+			t.Run(what+"/"+name, func(t *testing.T) {
+				c := yodel.NewClient(yodel.Static("grpc://"+addr), &yodel.ClientOptions{Wires: []yodel.Wire{grpc.Wire}})
+				defer c.Close()
+				gone := make(chan any, 1)
+				go func() {
+					defer func() { gone <- recover() }()
+					err := echo.Call(t.Context(), c, func(recv yodel.Recv[int], send yodel.Send[int]) error {
+						_ = send(new(1))
+						_, err := recv.Next()
+						leave()
+						return err
+					})
+					t.Errorf("the call returned %v", err)
+				}()
+				if value := <-gone; (value != nil) != (what == "panic") {
+					t.Errorf("recovered %v", value)
+				}
+			})
+		}
+	}
+}
+
 const (
 	beganFeed   = "\x00\x00\x19\x01\x04\x00\x00\x00\x01" + "\x88\x0f\x10\x15application/grpc+json" // HEADERS with the status 200
 	wholeNumber = "\x00\x00\x07\x00\x00\x00\x00\x00\x01" + "\x00\x00\x00\x00\x0242"                // DATA with a message
@@ -136,36 +285,17 @@ const (
 // answerAndClose listens, sends frames for the first request, and closes the connection.
 func answerAndClose(t *testing.T, frames string) (addr string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
+	return testserve.Accept(t, "", func(c net.Conn) {
+		_, _ = io.WriteString(c, settings)
+		r := bufio.NewReader(c)
+		_, err := r.Discard(prefaceSize)
+		for header := make([]byte, frameHeaderSize); err == nil && header[3] != headersType; {
+			if _, err = io.ReadFull(r, header); err == nil {
+				_, err = r.Discard(int(header[0])<<16 | int(header[1])<<8 | int(header[2]))
 			}
-			all.Go(func() {
-				defer c.Close()
-				_, _ = io.WriteString(c, settings)
-				r := bufio.NewReader(c)
-				_, err := r.Discard(prefaceSize)
-				for header := make([]byte, frameHeaderSize); err == nil && header[3] != headersType; {
-					if _, err = io.ReadFull(r, header); err == nil {
-						_, err = r.Discard(int(header[0])<<16 | int(header[1])<<8 | int(header[2]))
-					}
-				}
-				_, _ = io.WriteString(c, frames)
-			})
 		}
-	})
-	t.Cleanup(func() {
-		_ = l.Close()
-		all.Wait()
-	})
-	return l.Addr().String()
+		_, _ = io.WriteString(c, frames)
+	}).Addr
 }
 
 // A feed whose connection is lost fails as a call whose connection is lost, wherever it was. A feed

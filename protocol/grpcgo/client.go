@@ -27,8 +27,8 @@ import (
 // example a *yodel.Client. It may be used concurrently. It supports the call options Header,
 // Trailer, Peer, OnFinish, StaticMethod, MaxCallRecvMsgSize, MaxCallSendMsgSize, and
 // PerRPCCredentials that need no transport security. WaitForReady, UseCompressor and
-// MaxRetryRPCBufferSize have no effect: ClientOptions.Compressor compresses. A call with another
-// option fails.
+// MaxRetryRPCBufferSize have no effect: retry.UntilConnected among the middleware of the client
+// makes calls wait, and ClientOptions.Compressor compresses. A call with another option fails.
 //
 // On yodel's own protocol, the header of a stream arrives with its end, and the text of an error is
 // in one line.

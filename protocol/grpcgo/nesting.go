@@ -13,17 +13,17 @@ import (
 )
 
 // flat has the types of messages that cannot nest without bound.
-var flat nesting.Flat
+var flat nesting.Recent[struct{}]
 
 // checkNesting returns an error if m contains itself, or is nested so deep that it would exhaust
 // the stack when it is encoded. Package codec/protobuf does the same.
 func checkNesting(m proto.Message) error {
-	if flat.Has(m) {
+	if flat.Get(m) != nil {
 		return nil
 	}
 	r := m.ProtoReflect()
 	if _, dynamic := m.(*dynamicpb.Message); !dynamic && !cyclic(r.Descriptor(), map[protoreflect.FullName]bool{}) {
-		flat.Add(m)
+		flat.Put(m, struct{}{})
 		return nil
 	}
 	messages := 0

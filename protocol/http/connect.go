@@ -40,7 +40,7 @@ func (x *exchange) connectTimeout() (time.Duration, *yodel.Error) {
 func (x *exchange) serveConnect(k kind) {
 	st, e := x.open(k, x.r.Body, x.w)
 	defer st.close()
-	if x.passOn() {
+	if x.passOn(st.endConnect) {
 		return
 	}
 	if x.session.Codec(k.codec) == nil {
@@ -80,18 +80,6 @@ func (x *exchange) lastMessage(e *yodel.Error) []byte {
 	return body
 }
 
-// passOn passes the request to Options.Handler if the server does not have the method. It reports
-// whether it did. The call must have begun.
-func (x *exchange) passOn() bool {
-	handler := x.router.protocol.opts.Handler
-	if handler == nil || x.v.Kind() != "" {
-		return false
-	}
-	x.finished, x.r.Body = true, x.body.ReadCloser
-	handler.ServeHTTP(x.w, x.r)
-	return true
-}
-
 // routeUnary serves a unary call whose body is the message, and passes all other requests on.
 func (x *exchange) routeUnary() {
 	media := httpwire.ContentType(x.r.Header.Get("Content-Type"))
@@ -104,7 +92,10 @@ func (x *exchange) routeUnary() {
 		}
 	}
 	var codec yodel.Codec
-	if ok {
+	form := x.isForm(media)
+	if form {
+		codec, subtype = x.session.Codec("json"), "json"
+	} else if ok {
 		codec = x.session.Codec(httpwire.Codec(subtype))
 	}
 	sent := x.r.Header.Get("Content-Encoding")
@@ -117,17 +108,26 @@ func (x *exchange) routeUnary() {
 	}
 	defer x.end()
 	x.v.Plain = plain
-	if x.passOn() {
+	if x.passOn(func(e *yodel.Error) { x.sendUnary("json", e) }) {
 		return
 	}
 	if status, value, text := x.unserved(codec, media, get); status != 0 {
 		x.refuse(status, value, text)
 		return
 	}
-	if get {
+	switch {
+	case get:
 		x.source = x.readQuery
+	case form && x.foreignForm():
+		x.refuse(std.StatusForbidden, "", needsOrigin)
+		return
+	case form:
+		x.source = x.readForm
 	}
 	x.v.Refusal = x.unfit(codec, codec.Name(), "HTTP", "application/json")
+	if form && x.v.Refusal == nil && x.v.Positional() {
+		x.v.Refusal = yodel.Errorf(yodel.Unimplemented, "%s: the method takes several values, so it takes no form", x.name())
+	}
 	if x.v.Kind() == "feed" && x.acceptsEvents() && codec.Name() == "json" {
 		x.serveEvents(e)
 		return
@@ -166,6 +166,9 @@ func (x *exchange) unserved(codec yodel.Codec, media string, get bool) (status i
 // serveUnary serves a call whose request comes from x.source.
 func (x *exchange) serveUnary(codec yodel.Codec, subtype string, e *yodel.Error) {
 	x.v.Compressed = x.compressed
+	if x.v.Refusal == nil {
+		x.v.Refusal = unaryOnly(x.v)
+	}
 	timeout, wrong := x.connectTimeout()
 	if x.limit(timeout); e == nil {
 		e = wrong
@@ -190,22 +193,21 @@ func (x *exchange) serveUnary(codec yodel.Codec, subtype string, e *yodel.Error)
 			e = x.v.Fail(err)
 		}
 	}
-	x.sendUnary(subtype, unaryOnly(x.v, e))
+	x.sendUnary(subtype, e)
 }
 
-// unaryOnly returns the error of a call whose request was that of a unary method. If the method is
-// of another kind, the code says that the server cannot serve it in this way.
-func unaryOnly(v *yodel.Served, e *yodel.Error) *yodel.Error {
+// unaryOnly returns the error of a request whose form is that of a unary call if the method is of
+// another kind, and nil otherwise. Its code says that the server cannot serve it in this way.
+func unaryOnly(v *yodel.Served) *yodel.Error {
 	kind := v.Kind()
-	if e == nil || !e.NotProcessed || e.Code != yodel.InvalidArgument || kind == "unary" || kind == "" {
-		return e
+	if kind == "unary" || kind == "" {
+		return nil
 	}
-	told := *e
-	told.Code = yodel.Unimplemented
-	if told.Message += ": call it by gRPC, gRPC-Web or Connect"; kind == "feed" {
-		told.Message += ", or in JSON and accept text/event-stream"
+	e := unsupported("%s: the method is of the kind %s, and the request is for a unary method: call it by gRPC, gRPC-Web or Connect", v.Call().Method, kind)
+	if e.ID = "YDL2006"; kind == "feed" {
+		e.Message += ", or in JSON and accept text/event-stream"
 	}
-	return &told
+	return e
 }
 
 // readQuery reads the request from the query of a GET into v.Body, after it has admitted the call.
@@ -304,33 +306,40 @@ func (x *exchange) answer(status int, e *yodel.Error) {
 	_, _ = x.w.Write(body) // if it fails, the client has gone
 }
 
-// reject answers a request that is not a call. Value is that of the header that the status needs:
-// Allow, or Accept-Post. The code is the one that clients of Connect take from the status. Clients
-// of gRPC, gRPC-Web and Connect get a text, which they show. The parameter of the content type
-// tells the client of a protocol which the request does not name that the JSON is not of Connect.
-func (x *exchange) reject(status int, value, text string) {
+// rejection returns the error of a request that is not a call of a method. The code is the one that
+// clients of Connect take from the status. Statistics have it too.
+func rejection(status int, text string) *yodel.Error {
 	e := &yodel.Error{Code: httpwire.CodeOf(status), Message: text, NotProcessed: true}
 	switch status {
 	case std.StatusBadRequest:
 		e.Code = yodel.InvalidArgument
 	case std.StatusNotFound:
 		e.ID = "YDL2002"
-	case std.StatusMethodNotAllowed:
-		x.w.Header().Set("Allow", value)
 	case std.StatusUnsupportedMediaType:
-		x.w.Header().Set("Accept-Post", value)
 		e.ID = "YDL2003"
 	case std.StatusRequestHeaderFieldsTooLarge:
 		e.Code, e.ID = yodel.ResourceExhausted, "YDL2203"
 	case std.StatusInternalServerError:
 		e.Code = yodel.Internal
 	}
-	if x.specified() {
-		httpwire.SetError(x.w.Header(), "", e, e.Code)
-		std.Error(x.w, text, status)
-		return
+	return e
+}
+
+// reject answers a request that is not a call. Value is that of the header that the status needs:
+// Allow, or Accept-Post. The specification of Connect has this form for errors. Those of gRPC and
+// gRPC-Web have only the status, and their clients show the body as it is. The parameter of the
+// content type tells a client that does not speak Connect that the JSON is not of Connect.
+func (x *exchange) reject(status int, value, text string) {
+	e := rejection(status, text)
+	switch status {
+	case std.StatusMethodNotAllowed:
+		x.w.Header().Set("Allow", value)
+	case std.StatusUnsupportedMediaType:
+		x.w.Header().Set("Accept-Post", value)
 	}
-	x.w.Header()["Content-Type"] = []string{"application/json; charset=utf-8"}
+	if title := kindOf(x.r).title; !x.specified() || title != "" && title != "Connect" {
+		x.w.Header()["Content-Type"] = []string{"application/json; charset=utf-8"}
+	}
 	x.answer(status, e)
 }
 

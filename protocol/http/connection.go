@@ -4,6 +4,7 @@ package http
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"io"
@@ -77,8 +78,8 @@ const (
 	streamWindow = 128 << 10
 )
 
-func newConnection(ctx context.Context, p *Protocol, s *yodel.Session) *connection {
-	c := &connection{router: router{protocol: p, session: s, own: true}, conn: s.AsConn(), tls: s.Peer.TLS(), begun: make(chan struct{}), closed: make(chan struct{}), refuse: make(chan struct{})}
+func newConnection(ctx context.Context, p *Protocol, s *yodel.Session, conn net.Conn) *connection {
+	c := &connection{router: router{protocol: p, session: s, own: true}, conn: conn, tls: s.Peer.TLS(), begun: make(chan struct{}), closed: make(chan struct{}), refuse: make(chan struct{})}
 	limits := s.Limits()
 	var protocols std.Protocols
 	protocols.SetHTTP1(true)
@@ -340,7 +341,7 @@ type errorLog struct{ *slog.Logger }
 
 func (l errorLog) Write(line []byte) (int, error) {
 	if bytes.Contains(line, []byte("panic serving")) {
-		l.Error("yodel: a handler of HTTP requests panicked", "what", string(line))
+		cmp.Or(l.Logger, slog.Default()).Error("yodel: a handler of HTTP requests panicked", "what", string(line))
 	}
 	return len(line), nil
 }

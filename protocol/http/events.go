@@ -68,6 +68,7 @@ func (st *events) start() {
 	st.begun = true
 	h := st.w.Header()
 	h["Content-Type"], h["Cache-Control"] = []string{"text/event-stream"}, []string{"no-store"}
+	h["X-Accel-Buffering"] = []string{"no"} // nginx would hold events back until it has several KiB of them
 	st.setHeader("", st.v.Call().Header())
 }
 

@@ -24,7 +24,7 @@ func TestEvents(t *testing.T) {
 		s, c := newSite(t, nil, yodel.ServerOptions{CompressAbove: 1}), client(t, h2)
 		r := s.do(c, "POST", "/Test/Watch", `{"text":"a b"}`, append(events, "Accept-Encoding", "gzip")...)
 		r.is(t, 200, "data: {\"text\":\"a\"}\n\ndata: {\"text\":\"b\"}\n\nevent: end\ndata: {\"metadata\":{\"Last\":[\"trailer\"]}}")
-		if h := r.Header; h.Get("Content-Type") != "text/event-stream" || h.Get("Cache-Control") != "no-store" || h.Get("First") != "header" || h.Get("Content-Encoding") != "" {
+		if h := r.Header; h.Get("Content-Type") != "text/event-stream" || h.Get("Cache-Control") != "no-store" || h.Get("X-Accel-Buffering") != "no" || h.Get("First") != "header" || h.Get("Content-Encoding") != "" {
 			t.Errorf("the headers are %v", h)
 		}
 		s.do(c, "POST", "/Test/Watch", `{"text":""}`, events...).is(t, 200, "event: end\ndata: {\"metadata\":{\"Last\":[\"trailer\"]}}")
@@ -136,7 +136,7 @@ func TestLogOfClientsThatLeave(t *testing.T) {
 			cancel()
 			receive(t, ended)
 			_ = response.Body.Close()
-			if logged := strings.Contains(log.String(), "hidden error"); logged != (what == "broken") {
+			if logged := strings.Contains(log.String(), "hiddenError"); logged != (what == "broken") {
 				t.Errorf("%s: the log has a hidden error: %t\n%s", what, logged, log.String())
 			}
 		}

@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/framebody"
 	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
 	"github.com/yodel-rpc/yodel/protocol/internal/metakeys"
-	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
 
 // An exchange is one HTTP request that calls a method, and its response.
@@ -62,7 +62,7 @@ func newExchange(c *router, w std.ResponseWriter, r *std.Request) *exchange {
 // begin begins the call of the method that the path of the request names. The caller must call end.
 // If begin returns an error, the call must not be executed.
 func (x *exchange) begin(codec yodel.Codec) *yodel.Error {
-	return x.beginMethod(strings.TrimPrefix(x.r.URL.Path, "/"), codec)
+	return x.beginMethod(namedBy(x.r.URL), codec)
 }
 
 // beginMethod is begin for a method that the path does not name.
@@ -72,7 +72,9 @@ func (x *exchange) beginMethod(method string, codec yodel.Codec) *yodel.Error {
 	if x.family != httpwire.Connect && x.r.Host != "" {
 		call.Metadata[":authority"] = x.r.Host // as in grpc-go
 	}
-	httpwire.Options(x.r.Header, call)
+	if e := httpwire.Options(x.r.Header, call); e != nil {
+		return e
+	}
 	return x.bound(call)
 }
 
@@ -84,23 +86,46 @@ func (x *exchange) start(method string, codec yodel.Codec) *yodel.Call {
 	return x.v.Call()
 }
 
-// bound returns an error if the metadata of a call exceeds the limits, and removes the metadata.
+// bound shows the call to Options.OnRequest. If the metadata of the call exceeds the limits, it
+// returns an error instead, and removes the metadata.
 func (x *exchange) bound(call *yodel.Call) *yodel.Error {
-	if err := x.fits(call.Metadata); err != nil {
+	if err := fits(call.Metadata, &x.limits); err != nil {
 		call.Metadata = nil
 		return &yodel.Error{
 			Code: yodel.ResourceExhausted, ID: "YDL2203", NotProcessed: true, Cause: errMetadata,
 			Message: call.Method + ": the metadata of the request " + err.Error(),
 		}
 	}
+	x.show(x.v)
 	return nil
+}
+
+// show calls Options.OnRequest. If that fails, the call fails when the middleware has passed it.
+func (x *exchange) show(v *yodel.Served) {
+	hook := x.router.protocol.opts.OnRequest
+	if hook == nil {
+		return
+	}
+	var err error
+	e := x.guarded("Options.OnRequest", func() { err = hook(x.r, v.Call()) })
+	if e == nil && err == nil {
+		return
+	}
+	if own, ok := errors.AsType[*yodel.Error](err); ok {
+		e = own
+	} else if e == nil {
+		e = &yodel.Error{Code: yodel.PermissionDenied, Message: v.Call().Method + ": the HTTP request is not accepted", Cause: err}
+	}
+	refusal := *e
+	refusal.NotProcessed = true
+	v.Refusal = &refusal
 }
 
 // errMetadata is the cause of the error of a request whose metadata exceeds the limits.
 var errMetadata = errors.New("the metadata exceeds the limits")
 
 // fits returns nil if metadata is within the limits.
-func (x *exchange) fits(md yodel.Metadata) error {
+func fits(md yodel.Metadata, limits *yodel.Limits) error {
 	size, pairs := 0, len(md)
 	for key, value := range md {
 		size += len(key) + len(value)
@@ -108,10 +133,10 @@ func (x *exchange) fits(md yodel.Metadata) error {
 			pairs--
 		}
 	}
-	if n := x.limits.MaxPairs; pairs > n {
+	if n := limits.MaxPairs; pairs > n {
 		return fmt.Errorf("has %d pairs, the limit is %d", pairs, n)
 	}
-	if n := x.limits.MaxMetadata; size > n {
+	if n := limits.MaxMetadata; size > n {
 		return fmt.Errorf("has %d bytes, the limit is %d", size, n)
 	}
 	return nil
@@ -123,7 +148,8 @@ var errUnserved = errors.New("the request is not a call of the method")
 // refuse rejects the request when the middleware has passed the call. Until then, the response
 // depends neither on the method nor on its kind.
 func (x *exchange) refuse(status int, value, text string) {
-	x.v.Refusal = &yodel.Error{Code: yodel.Unimplemented, Message: x.name() + ": " + errUnserved.Error(), NotProcessed: true, Cause: errUnserved}
+	x.v.Refusal = rejection(status, x.name()+": "+text)
+	x.v.Refusal.Cause = errUnserved
 	e := x.v.Admit(0, true)
 	if e == nil {
 		e = x.run(false)
@@ -223,10 +249,12 @@ func (x *exchange) run(replies bool) *yodel.Error {
 	})
 	<-ended
 	if x.v.Outcome() == nil && x.v.Call().ReplyAttachment != nil {
-		return x.v.Fail(errors.New("the reply has an attachment, which HTTP cannot carry"))
+		return x.v.Fail(errAttachment)
 	}
 	return x.v.Outcome()
 }
+
+var errAttachment = errors.New("the reply has an attachment, which HTTP cannot carry")
 
 // guarded runs code of users on a goroutine of the session, which logs a panic. Net/http would
 // close the connection. If f does not return, guarded returns the error of the call.
@@ -351,11 +379,11 @@ func (x *exchange) admitSmall(n int) *yodel.Error {
 // readSized reads a request of n bytes into v.Body. If the call is not admitted, its memory grows
 // as the bytes arrive, and v.Reserved counts it. If readSized succeeds, the caller calls unpace.
 func (x *exchange) readSized(n int, from *pacedReader) *yodel.Error {
-	var memory pipelined.Memory = pipelined.Uncounted{}
+	var memory framebody.Memory = framebody.Uncounted{}
 	if !x.admitted {
 		memory = x.session
 	}
-	b, err := pipelined.ReadBody(nil, from, n, memory)
+	b, err := framebody.Read(nil, from, n, memory)
 	if err != nil {
 		return x.unread(err)
 	}
@@ -384,7 +412,7 @@ func (x *exchange) admit(n int) *yodel.Error {
 // unread returns the error of a request that could not be read. The deadline of pacedReader
 // remains, so that net/http does not wait for the rest.
 func (x *exchange) unread(err error) *yodel.Error {
-	if _, ok := errors.AsType[*pipelined.RefusedError](err); ok {
+	if _, ok := errors.AsType[*framebody.RefusedError](err); ok {
 		return x.noMemory()
 	}
 	e := yodel.Errorf(yodel.Canceled, "%s: the request ends too early: %v", x.name(), err)

@@ -192,6 +192,9 @@ func literal(t reflect.Type, value string) (json.RawMessage, error) {
 		return strconv.AppendBool(nil, b), nil
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		n, err := strconv.ParseInt(value, 10, t.Bits())
+		if _, enum := t.MethodByName("EnumDescriptor"); err != nil && enum {
+			return quoted(value), nil // the name of a value of an enum of Protocol Buffers
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%.100q is not an integer of the type %s", value, t)
 		}

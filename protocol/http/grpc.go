@@ -120,7 +120,7 @@ func (w textWriter) Write(b []byte) (int, error) {
 func (x *exchange) serveCall(k kind, in io.Reader, out io.Writer, web bool) {
 	st, e := x.open(k, in, out)
 	defer st.close()
-	if x.passOn() {
+	if x.passOn(func(e *yodel.Error) { st.endGRPC(e, web) }) {
 		return
 	}
 	timeout, err := httpwire.ParseTimeout(x.r.Header.Get("Grpc-Timeout"))
@@ -133,8 +133,8 @@ func (x *exchange) serveCall(k kind, in io.Reader, out io.Writer, web bool) {
 	st.endGRPC(e, web)
 }
 
-// methodOf returns the name of the method that a request of gRPC calls: its path as the client sent
-// it, as in grpc-go. Other protocols ignore a query, and decode the path.
+// methodOf returns the name of the method that a request of gRPC or gRPC-Web calls: its path as the
+// client sent it, as in grpc-go.
 func methodOf(u *url.URL) string {
 	path := cmp.Or(u.RawPath, u.Path)
 	if u.Host != "" {
@@ -146,6 +146,17 @@ func methodOf(u *url.URL) string {
 	return strings.TrimPrefix(path, "/")
 }
 
+// namedBy returns the name of the method that a request of another protocol calls: its decoded
+// path. If the path has escapes that it does not need, namedBy returns the path as the client sent
+// it, which names no method: a proxy that decides by the path may read another one than the server.
+func namedBy(u *url.URL) string {
+	needed := url.URL{Path: u.Path}
+	if path := u.RawPath; path != "" && !strings.EqualFold(path, needed.EscapedPath()) {
+		return strings.TrimPrefix(path, "/")
+	}
+	return strings.TrimPrefix(u.Path, "/")
+}
+
 // errMalformed is the cause of the error of a request that is not in the form of its protocol.
 var errMalformed = errors.New("the request is malformed")
 
@@ -153,6 +164,25 @@ var errMalformed = errors.New("the request is malformed")
 // error has the code Internal in gRPC, and InvalidArgument in other protocols.
 func isUnreadable(e *yodel.Error) bool {
 	return e.Code == yodel.InvalidArgument && (e.AboutMessage() || errors.Is(e, errMalformed))
+}
+
+// setStatus sets the trailer and the outcome of a call of gRPC, with a prefix before each name.
+func (x *exchange) setStatus(h std.Header, prefix string, e *yodel.Error) {
+	x.setMetadata(x.v, h, prefix, x.v.Call().Trailer)
+	if e == nil {
+		h[prefix+"Grpc-Status"] = []string{"0"}
+	} else {
+		sent := *e
+		if isUnreadable(e) {
+			sent.Code = yodel.Internal
+		}
+		h[prefix+"Grpc-Status"] = []string{strconv.Itoa(int(sent.Code))}
+		h[prefix+"Grpc-Message"] = []string{httpwire.EscapeMessage(e.Message)}
+		if len(e.Details) > 0 {
+			h[prefix+"Grpc-Status-Details-Bin"] = []string{base64.RawStdEncoding.EncodeToString(httpwire.AppendStatus(nil, &sent))}
+		}
+		httpwire.SetError(h, prefix, e, sent.Code)
+	}
 }
 
 // endGRPC writes the status and the trailer of the response. In gRPC-Web they are the last message,
@@ -173,21 +203,7 @@ func (st *stream) endGRPC(e *yodel.Error, web bool) {
 		prefix = "" // without trailers and without a body, net/http sends one frame
 		st.describe()
 	}
-	st.setMetadata(st.v, h, prefix, st.v.Call().Trailer)
-	if e == nil {
-		h[prefix+"Grpc-Status"] = []string{"0"}
-	} else {
-		sent := *e
-		if isUnreadable(e) {
-			sent.Code = yodel.Internal
-		}
-		h[prefix+"Grpc-Status"] = []string{strconv.Itoa(int(sent.Code))}
-		h[prefix+"Grpc-Message"] = []string{httpwire.EscapeMessage(e.Message)}
-		if len(e.Details) > 0 {
-			h[prefix+"Grpc-Status-Details-Bin"] = []string{base64.RawStdEncoding.EncodeToString(httpwire.AppendStatus(nil, &sent))}
-		}
-		httpwire.SetError(h, prefix, e, sent.Code)
-	}
+	st.setStatus(h, prefix, e)
 	st.allow(0)
 	if web {
 		var lines strings.Builder

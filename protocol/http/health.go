@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
-	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
+	"github.com/yodel-rpc/yodel/internal/protowire"
 )
 
 // This file serves the health protocol of gRPC. Its messages are encoded by hand, because the
@@ -38,11 +38,11 @@ var statusNumbers = map[string]byte{serving: 1, notServing: 2, noService: 3}
 //	s := yodel.NewServer(&yodel.ServerOptions{Codecs: …, Protocols: []yodel.Protocol{http.New(nil)}})
 //	err := http.RegisterHealth(s)
 //
-// The empty name means the whole server. A service is SERVING if the server has a method of it,
-// until Shutdown refuses new calls. From then on it is NOT_SERVING. Check of another service fails
-// with NotFound, and Watch reports SERVICE_UNKNOWN. Watch reports the status at once, and
-// NOT_SERVING before the server sends GOAWAY. It then ends with Unavailable. It reports a service
-// that is registered later only to new watchers.
+// The empty name means the whole server. A service that the server has a method of is SERVING while
+// the server is ready (see yodel.Server.Ready), and NOT_SERVING otherwise. Check of another service
+// fails with NotFound, and Watch reports SERVICE_UNKNOWN. Watch reports the status at once, and a
+// change within a second. It reports NOT_SERVING before the server sends GOAWAY, and then ends with
+// Unavailable. It reports a service that is registered later only to new watchers.
 //
 // The messages are encoded in the codec of the call, also without package codec/protobuf.
 // RegisterHealth fails if one of the methods is registered already.
@@ -62,17 +62,20 @@ func (h health) statusOf(call *yodel.Call, service string) string {
 	if service != "" && !slices.Contains(h.server.Services(), service) {
 		return noService
 	}
-	return statusOf(call)
+	return h.serverStatus(call)
 }
 
-// statusOf returns the status of the server that executes a call.
-func statusOf(call *yodel.Call) string {
+// serverStatus returns the status of the server that executes a call.
+func (h health) serverStatus(call *yodel.Call) string {
 	select {
 	case <-call.Draining():
 		return notServing
 	default:
-		return serving
 	}
+	if h.server.Ready() != nil {
+		return notServing
+	}
+	return serving
 }
 
 func (h health) check(_ context.Context, call *yodel.Call) error {
@@ -93,25 +96,35 @@ func (h health) watch(ctx context.Context, call *yodel.Call, _, send func(any) e
 	if err != nil {
 		return err
 	}
-	status := h.statusOf(call, service)
-	if err := send(replyOf(call, healthStatus{status})); err != nil {
-		return err
-	}
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-call.Draining():
-	}
-	if status == serving {
-		if err := send(replyOf(call, healthStatus{notServing})); err != nil {
-			return err
+	again := time.NewTicker(watchEvery)
+	defer again.Stop()
+	known, last, sent := h.statusOf(call, service) != noService, false, ""
+	for {
+		status := noService
+		if known {
+			status = h.serverStatus(call)
+		}
+		if status != sent {
+			if err := send(replyOf(call, healthStatus{status})); err != nil {
+				return err
+			}
+			sent = status
+		}
+		if last {
+			return yodel.Errorf(yodel.Unavailable, "the server shuts down")
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-call.Draining():
+			last = true
+		case <-again.C:
 		}
 	}
-	return yodel.Errorf(yodel.Unavailable, "the server shuts down")
 }
 
 func (h health) list(_ context.Context, call *yodel.Call) error {
-	status := healthStatus{statusOf(call)}
+	status := healthStatus{h.serverStatus(call)}
 	all := healthStatuses{map[string]healthStatus{"": status}}
 	for _, service := range h.server.Services() {
 		all.Statuses[service] = status
@@ -134,7 +147,7 @@ func asked(call *yodel.Call) (string, error) {
 		return "", err
 	}
 	service := ""
-	err = httpwire.EachField(body, func(number uint64, value []byte) error {
+	err = protowire.EachField(body, func(number uint64, value []byte) error {
 		if number == 1 {
 			service = string(value)
 		}
@@ -176,11 +189,14 @@ type healthStatuses struct {
 
 func (m healthStatuses) appendTo(b []byte) []byte {
 	for _, service := range slices.Sorted(maps.Keys(m.Statuses)) {
-		entry := httpwire.AppendField(nil, 1, []byte(service))
-		b = httpwire.AppendField(b, 1, httpwire.AppendField(entry, 2, m.Statuses[service].appendTo(nil)))
+		entry := protowire.AppendField(nil, 1, []byte(service))
+		b = protowire.AppendField(b, 1, protowire.AppendField(entry, 2, m.Statuses[service].appendTo(nil)))
 	}
 	return b
 }
+
+// watchEvery is the interval at which Watch looks for a change.
+const watchEvery = time.Second
 
 // watchTime is how long a drain waits until the watchers of a connection know of it.
 const watchTime = time.Second

@@ -5,9 +5,13 @@ package http_test
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	std "net/http"
+	"net/http/httptest"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
@@ -131,5 +135,69 @@ func TestHealthPassesThroughMiddleware(t *testing.T) {
 	}}})
 	if r := s.post(client(t, false), "/grpc.health.v1.Health/Check", `{}`); r.StatusCode != std.StatusUnauthorized {
 		t.Errorf("got %s", r.Status)
+	}
+}
+
+// A server that is not ready says so over gRPC, in JSON and to a supervisor.
+func TestHealthOfAServerThatIsNotReady(t *testing.T) {
+	var down atomic.Bool
+	down.Store(true)
+	s := healthSite(t, yodel.ServerOptions{Ready: func(context.Context) error {
+		if down.Load() {
+			return errors.New("db-7.internal does not answer")
+		}
+		return nil
+	}})
+	admin := httptest.NewServer(http.Admin(s.Server, std.NotFoundHandler()))
+	defer admin.Close()
+	get := func(path string) (status int, body string) {
+		r, err := admin.Client().Get(admin.URL + path)
+		must(t, err)
+		b, err := io.ReadAll(r.Body)
+		must(t, errors.Join(err, r.Body.Close()))
+		return r.StatusCode, string(b)
+	}
+	is := func(readyz int, status, encoded string) {
+		t.Helper()
+		if code, body := get("/readyz"); code != readyz || strings.Contains(body, "db-7") {
+			t.Errorf("/readyz: got %d %q, want %d without the reason", code, body, readyz)
+		}
+		if code, body := get("/livez"); code != 200 {
+			t.Errorf("/livez: got %d %q", code, body)
+		}
+		c := client(t, false)
+		s.post(c, "/grpc.health.v1.Health/Check", `{"service":"Test"}`).is(t, 200, `{"status":"`+status+`"}`)
+		s.post(c, "/yodel/Health", `{}`).is(t, 200, `{"serving":`+strconv.FormatBool(readyz == 200)+`}`)
+		r, err := s.health(client(t, true), "Check", "")
+		must(t, err)
+		b, err := io.ReadAll(r.Body)
+		must(t, errors.Join(err, r.Body.Close()))
+		if got := string(b[min(5, len(b)):]); got != encoded {
+			t.Errorf("over gRPC: got %q, want %q", got, encoded)
+		}
+	}
+	is(503, "NOT_SERVING", "\x08\x02")
+	watched, err := s.health(client(t, true), "Watch", "")
+	must(t, err)
+	defer watched.Body.Close()
+	next := func(want string) {
+		t.Helper()
+		var message [7]byte
+		_, err := io.ReadFull(watched.Body, message[:])
+		must(t, err)
+		if got := string(message[5:]); got != want {
+			t.Errorf("a watcher got %q, want %q", got, want)
+		}
+	}
+	next("\x08\x02")
+	down.Store(false)
+	next("\x08\x01")
+	is(200, "SERVING", "\x08\x01")
+	must(t, s.stop())
+	if code, _ := get("/readyz"); code != 503 {
+		t.Errorf("after the end, /readyz has status %d", code)
+	}
+	if code, _ := get("/metrics"); code != 404 {
+		t.Errorf("/metrics has status %d, want that of its handler", code)
 	}
 }

@@ -72,6 +72,27 @@ func failures(back, foreign, gone *yodel.Client) map[string]failure {
 	for name, f := range maps.Clone(all) {
 		all[name+", wrapped"] = failure{func(ctx context.Context) error { return fmt.Errorf("%s: %w", inside, f.err(ctx)) }, f.code, f.text}
 	}
+	// The program's own error has the text of a call's error in it.
+	for verb, quote := range map[string]func(err error) error{
+		"v":     func(err error) error { return yodel.Errorf(yodel.Aborted, "not paid: %v", err) },
+		"w":     func(err error) error { return yodel.Errorf(yodel.Aborted, "not paid: %w", err) },
+		"s":     func(err error) error { return yodel.Errorf(yodel.Aborted, "not paid: %s, %d left", err, 3) },
+		"q":     func(err error) error { return yodel.Errorf(yodel.Aborted, "not paid: %q", err) },
+		"two w": func(err error) error { return yodel.Errorf(yodel.Aborted, "not paid: %w: %w", yodel.NotFound, err) },
+		"nested": func(err error) error {
+			return yodel.Errorf(yodel.Aborted, "not paid: %v", yodel.Errorf(yodel.Internal, "bank: %w", err))
+		},
+		"inner": func(err error) error {
+			return yodel.Errorf(yodel.Aborted, "not paid: %v", fmt.Errorf("bank at %s: %w", inside, err))
+		},
+	} {
+		all["quoted by %"+verb] = failure{func(ctx context.Context) error { return quote(call(back)(ctx)) }, yodel.Aborted, "not paid: "}
+	}
+	for name, c := range map[string]*yodel.Client{"over gRPC": foreign, "no server": gone} {
+		all[name+", quoted"] = failure{func(ctx context.Context) error {
+			return yodel.Errorf(yodel.Aborted, "not paid: %w", call(c)(ctx))
+		}, yodel.Aborted, "not paid: "}
+	}
 	return all
 }
 
@@ -178,7 +199,7 @@ func TestClientsSeeOnlyErrorsThatWereWrittenForThem(t *testing.T) {
 				whole, code := try(t, addr, kind)
 				if n := number.FindStringSubmatch(whole); n != nil {
 					numbers++
-					if !strings.Contains(log.String(), `"hidden error"=`+n[1]+" ") {
+					if !strings.Contains(log.String(), `hiddenError=`+n[1]+" ") {
 						t.Errorf("%s, %s: the log does not have the error with the number %s", way, kind, n[1])
 					}
 				}
@@ -198,7 +219,7 @@ func TestClientsSeeOnlyErrorsThatWereWrittenForThem(t *testing.T) {
 	if numbers == 0 {
 		t.Error("no client got a number")
 	}
-	if got := log.String(); !strings.Contains(got, inside) || !strings.Contains(got, `"hidden error"=1 `) {
+	if got := log.String(); !strings.Contains(got, inside) || !strings.Contains(got, `hiddenError=1 `) {
 		t.Errorf("the log does not have the hidden errors: %s", got)
 	}
 	if n := strings.Count(log.String(), "a call failed"); n > 12 {

@@ -33,6 +33,7 @@
 package http
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"net"
@@ -41,16 +42,27 @@ import (
 	"strings"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/inline"
 )
 
 // Options configures a Protocol. The zero value and nil mean the defaults.
 type Options struct {
 	// Handler serves the requests that are no calls of a method of the server, in all protocols
 	// over HTTP. It can be a server of grpc-go or a handler of connect-go with services that the
-	// server does not have. ServerOptions.Connect is not called for these requests, and middleware
-	// does not see them. Default: the call of an unknown method fails as the protocol of the call
-	// has it, and other requests get status 404.
+	// server does not have. Unless HandlerMethod is set, ServerOptions.Connect is not called for
+	// these requests, and middleware does not see them. Default: the call of an unknown method
+	// fails as the protocol of the call has it, and other requests get status 404.
 	Handler std.Handler
+	// HandlerMethod makes the requests for Handler pass through the server's middleware first, as
+	// calls of a unary method with this name, for example "web.Pages". So authentication refuses
+	// them, limits and the drain of a shutdown count them, and observers see them. The server need
+	// not have a method of this name. The metadata of the call is the header of the request. Its
+	// body is not read: Handler reads it. The context of the request is that of a method:
+	// yodel.CallFrom, auth.IdentityFrom and others take it. A request that middleware refuses gets
+	// the error as a call does. Otherwise the call succeeds, whatever status Handler sends, unless
+	// Handler panics. The request has no idempotency key. Default: requests for Handler do not pass
+	// through middleware.
+	HandlerMethod string
 	// JSONRPC is the path at which the server takes JSON-RPC 2.0 and 1.0, for example "/rpc". The
 	// body of each POST is a request or a batch, with the content type application/json and without
 	// compression. Headers are the metadata of all its calls, and the header Connect-Timeout-Ms
@@ -62,8 +74,9 @@ type Options struct {
 	// OpenAPI is the path at which a GET returns a description of the methods, for example
 	// "/openapi.json". It has the unary methods, the feeds as server-sent events, and the uploads
 	// and duplex methods as streams of Connect, with the types that the built-in method yodel.Info
-	// reports. The server calls yodel.Info for it, so middleware can refuse callers, and
-	// ServerOptions.NoIntrospection turns it off. Default: none.
+	// reports. With Forms, unary methods have the forms that they take. yodel's own methods, and
+	// health and reflection of gRPC, are left out. The server calls yodel.Info for it, so
+	// middleware can refuse callers, and ServerOptions.NoIntrospection turns it off. Default: none.
 	OpenAPI string
 	// RPCX makes the server take the requests of clients of rpcx's HTTP gateway. These are the
 	// requests with a header that begins with X-RPCX-, at any path. The server answers them as rpcx
@@ -76,6 +89,14 @@ type Options struct {
 	RPCX bool
 	// Routes are paths for methods in addition to /Service/Method. Default: none.
 	Routes []Route
+	// Forms makes the server take the forms that a browser posts, as multipart/form-data or
+	// application/x-www-form-urlencoded, for unary methods with one message and for routes. The
+	// fields of the form are those of the request in JSON, named as the parameters of a Route are.
+	// A file is a field of the type []byte, or string if it is text. Several files of one name are
+	// a list. The whole form is within MaxRequest. Browsers send forms of any page, with cookies
+	// and without asking, so the server refuses those of pages of another origin, unless Origins
+	// names it; "*" does not. Default: false, so such requests get status 415.
+	Forms bool
 	// ExposeErrors makes the server send clients the text of every error, as servers of grpc-go
 	// and connect-go do. Default: false, so clients see only messages that were written for
 	// callers: see yodel.Session.HideErrors. In place of other errors, such as fmt.Errorf makes and
@@ -96,6 +117,14 @@ type Options struct {
 	// origin, so Origins does not stop them. Set it for a server without authentication that
 	// browsers can reach. Default: all hosts.
 	Hosts []string
+	// OnRequest is called for every call, with the HTTP request that makes it, before all
+	// middleware and so also for unauthenticated callers. The fields of the call are set, and its
+	// body is not read yet. OnRequest may change Call.Metadata and other fields, for example to
+	// show middleware the address or a cookie of the request. It must neither read the body nor
+	// keep the request. If it returns an error, the call fails when the middleware has passed it:
+	// with an *yodel.Error, or otherwise with PermissionDenied and without the text. Each call of a
+	// JSON-RPC batch has the request of the batch. Default: none.
+	OnRequest func(r *std.Request, call *yodel.Call) error
 	// Logger logs panics of Handler. Default: slog.Default().
 	Logger *slog.Logger
 }
@@ -106,17 +135,17 @@ type Protocol struct {
 	routes *std.ServeMux // nil for none
 	binds  bool          // there are routes with a Binding
 	verbs  []string      // the HTTP methods of the routes
+	clock  clock         // of the connections of HTTP/2
+	watch  *inline.Watch // the same
+	server std.Server    // what handlers find in the contexts of requests of HTTP/2
 }
 
 // New returns a Protocol. Options may be nil, and must not be changed afterwards. New panics if the
 // pattern of a route is malformed or conflicts with another one, as http.ServeMux does.
 func New(options *Options) *Protocol {
-	p := new(Protocol)
+	p := &Protocol{watch: inline.NewWatch()}
 	if options != nil {
 		p.opts = *options
-	}
-	if p.opts.Logger == nil {
-		p.opts.Logger = slog.Default()
 	}
 	p.routes, p.verbs = muxOf(p.opts.Routes), verbsOf(p.opts.Routes)
 	p.binds = slices.ContainsFunc(p.opts.Routes, func(r Route) bool { return r.Binding != nil })
@@ -149,34 +178,38 @@ func isToken(c byte) bool {
 	return c|0x20 >= 'a' && c|0x20 <= 'z' || c >= '0' && c <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
 }
 
-// Serve implements yodel.Protocol.
+// Serve implements yodel.Protocol. Package net/http serves HTTP/1, and internal/h2 serves HTTP/2.
 func (p *Protocol) Serve(ctx context.Context, s *yodel.Session) error {
 	s.HideErrors = !p.opts.ExposeErrors
-	return newConnection(ctx, p, s).serve() //nolint:contextcheck // the context of a call is that of its session
+	conn := s.AsConn()
+	if taken, ok := conn.(takeable); ok && ownHTTP2 && bytes.HasPrefix(taken.First(), []byte("PRI ")) {
+		return p.serveHTTP2(ctx, s, conn, taken)
+	}
+	return newConnection(ctx, p, s, conn).serve() //nolint:contextcheck // the context of a call is that of its session
 }
 
 // A router passes the requests of one session to the protocols that serve them.
 type router struct {
 	protocol *Protocol
 	session  *yodel.Session
-	own      bool // the http.Server is that of a connection of this package
+	own      bool // the http.Server is that of a connection of this package, which serves HTTP/1
 	resets   resets
 }
 
 // route serves one request.
 func (c *router) route(w std.ResponseWriter, r *std.Request) {
+	x := newExchange(c, w, r)
+	defer x.forget()
+	defer x.finish()
 	if !c.protocol.answers(r.Host) {
-		std.Error(w, "the server does not answer for this host", std.StatusMisdirectedRequest)
+		x.reject(std.StatusMisdirectedRequest, "", "the server does not answer for this host")
 		return
 	}
 	if c.protocol.crossOrigin(w, r) {
 		return
 	}
-	x := newExchange(c, w, r)
-	defer x.forget()
-	defer x.finish()
 	if path := c.protocol.opts.JSONRPC; path != "" && r.URL.Path == path || c.protocol.isRPCXJSON(r.Header) {
-		x.serveJSONRPC() //nolint:contextcheck // the context of a call is that of its session
+		x.serveJSONRPC()
 		return
 	}
 	if c.protocol.isRPCX(r.Header) {

@@ -17,7 +17,7 @@ import (
 func TestPost(t *testing.T) {
 	both(t, func(t *testing.T, h2 bool) {
 		s, c := newSite(t, nil, yodel.ServerOptions{}), client(t, h2)
-		for _, path := range []string{"/Test/Echo", "/Test.Echo", "/Test.Read", "/Test/Read", "/Test%2FEcho"} {
+		for _, path := range []string{"/Test/Echo", "/Test.Echo", "/Test.Read", "/Test/Read"} {
 			r := s.post(c, path, `{"text":"ü"}`)
 			if r.is(t, 200, `{"text":"ü"}`); r.Header.Get("Content-Type") != "application/json" {
 				t.Errorf("%s: the headers are %v", path, r.Header)

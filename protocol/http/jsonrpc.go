@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/framebody"
 	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
 	"github.com/yodel-rpc/yodel/protocol/internal/jsonrpc"
 	"github.com/yodel-rpc/yodel/protocol/internal/metakeys"
-	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
 
 // This file serves JSON-RPC over HTTP: the body of each POST to Options.JSONRPC is a request or a
@@ -39,11 +39,14 @@ func (x *exchange) serveJSONRPC() {
 			return
 		}
 	}
-	if err := x.fits(md); err != nil {
+	if err := fits(md, &x.limits); err != nil {
 		x.reject(std.StatusRequestHeaderFieldsTooLarge, "", "the metadata of the request "+err.Error())
 		return
 	}
 	timeout, e := x.connectTimeout()
+	if e == nil {
+		e = httpwire.Options(x.r.Header, new(yodel.Call)) // the calls get them later
+	}
 	if e != nil {
 		x.answer(std.StatusBadRequest, e)
 		return
@@ -76,7 +79,7 @@ func (x *exchange) readMessage() (message []byte, e *yodel.Error) {
 		return message, e
 	}
 	body := x.paced(x.r.Body)
-	message, err := pipelined.ReadBody(nil, body, int(n), x.session)
+	message, err := framebody.Read(nil, body, int(n), x.session)
 	if err != nil {
 		return nil, x.unread(err)
 	}
@@ -99,9 +102,11 @@ func (x *exchange) do(message []byte, md yodel.Metadata, deadline time.Time) (re
 	batch := bytes.HasPrefix(bytes.TrimLeft(message, " \t\r\n"), []byte("["))
 	server := jsonrpc.Server{
 		Session: x.session, Wait: true, Version1: true,
-		Prepare: func(call *yodel.Call) {
+		Prepare: func(v *yodel.Served) {
+			call := v.Call()
 			call.Metadata, call.Deadline = maps.Clone(md), deadline
-			httpwire.Options(x.r.Header, call)
+			_ = httpwire.Options(x.r.Header, call) // it was checked
+			x.show(v)
 		},
 		Ran: func(v *yodel.Served) {
 			call := v.Call()

@@ -12,13 +12,13 @@ import (
 	"net"
 	std "net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/protocol/http"
+	"github.com/yodel-rpc/yodel/protocol/internal/testserve"
 )
 
 // Messages and methods of the server that the tests call.
@@ -64,9 +64,7 @@ type site struct {
 
 func newSite(t testing.TB, p *http.Options, o yodel.ServerOptions) *site {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	return newSiteOn(t, l, p, o)
+	return newSiteOn(t, testserve.Listen(t), p, o)
 }
 
 func newSiteOn(t testing.TB, l net.Listener, p *http.Options, o yodel.ServerOptions) *site {
@@ -81,14 +79,7 @@ func newSiteOn(t testing.TB, l net.Listener, p *http.Options, o yodel.ServerOpti
 	s := &site{Server: yodel.NewServer(&o), t: t, addr: l.Addr().String()}
 	s.began, s.ended, s.free = make(chan struct{}, 1000), make(chan error, 1000), make(chan struct{})
 	s.register()
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(ctx, l) }()
-	s.stop = sync.OnceValue(func() error {
-		cancel()
-		return <-ended
-	})
-	t.Cleanup(func() { _ = s.stop() }) // tests that care call it
+	s.stop = testserve.Run(t, s.Server, l)
 	return s
 }
 

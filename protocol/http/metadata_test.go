@@ -42,6 +42,35 @@ func TestMetadataOfARequest(t *testing.T) {
 	})
 }
 
+// A header whose name is nearly one of yodel's own fails the call, which would be executed without
+// what its caller wanted. Other headers may be those of newer clients.
+func TestMisspeltHeaders(t *testing.T) {
+	both(t, func(t *testing.T, h2 bool) {
+		s, c := newSite(t, &http.Options{JSONRPC: "/rpc", Origins: []string{"*"}}, yodel.ServerOptions{}), client(t, h2)
+		for _, test := range []struct{ header, meant string }{
+			{"yodel-tennant", "yodel-tenant"}, {"Yodel-Tenat", "yodel-tenant"}, {"yodel_tenant", "yodel-tenant"}, {"yodel-tenants", "yodel-tenant"},
+			{"yodel-critcality", "yodel-criticality"}, {"yodel-budgets", "yodel-budget"}, {"yodel-explian", "yodel-explain"}, {"yodel-keys", "yodel-key"},
+			{"yodel-tenant", ""}, {"YODEL-TENANT", ""}, {"yodel-deadline", ""}, {"yodel-zone", ""}, {"yodel-stale", ""}, {"yodel-error-id", ""}, {"yodel-not-processed", ""},
+			{"yodel-code", ""}, {"tennant", ""}, {"x-yodel-tennant", ""},
+		} {
+			for _, p := range []struct{ path, media, body, refused string }{
+				{"/Test/See", "application/json", "{}", `{"code":"invalid_argument"`},
+				{"/Test/See", "application/grpc-web+json", "\x00\x00\x00\x00\x02{}", "grpc-status: 3"},
+				{"/Test/See", "application/connect+json", "\x00\x00\x00\x00\x02{}", `"code":"invalid_argument"`},
+				{"/rpc", "application/json", `{"jsonrpc":"2.0","id":1,"method":"Test.See","params":{}}`, `{"code":"invalid_argument"`},
+			} {
+				r := s.do(c, "POST", p.path, p.body, "Content-Type", p.media, test.header, "acme")
+				if got, want := strings.Contains(r.body, p.refused), test.meant != ""; got != want || want && !strings.Contains(r.body, test.meant) {
+					t.Errorf("%s, %s %s: got %d %s", test.header, p.path, p.media, r.StatusCode, r.body)
+				}
+			}
+		}
+		if r := s.post(c, "/Test/See", "{}", "Origin", "https://shop.example", "yodel-tennant", "acme"); r.StatusCode != std.StatusOK {
+			t.Errorf("a page, which cannot set such headers: got %d %s", r.StatusCode, r.body)
+		}
+	})
+}
+
 // Headers set the fields of a call. Web pages cannot set yodel's own.
 func TestFieldsOfACall(t *testing.T) {
 	both(t, func(t *testing.T, h2 bool) {

@@ -56,7 +56,7 @@ func (x *exchange) describe() ([]byte, *yodel.Error) {
 	if !ok {
 		return nil, yodel.Errorf(yodel.Unimplemented, "the server's yodel.Info is not the built-in method")
 	}
-	body, err := json.Marshal(describe(info))
+	body, err := json.Marshal(describe(info, x.router.protocol.opts.Forms))
 	if err != nil {
 		return nil, x.v.Fail(err)
 	}
@@ -64,12 +64,16 @@ func (x *exchange) describe() ([]byte, *yodel.Error) {
 }
 
 // describe returns the description of a server: its unary methods, its feeds as server-sent events,
-// and its uploads and duplex methods as streams of Connect.
-func describe(info *introspect.Info) object {
+// and its uploads and duplex methods as streams of Connect. With forms, unary methods take forms.
+// It leaves out the methods that describe servers, which belong to no program.
+func describe(info *introspect.Info, forms bool) object {
 	paths := make(object)
 	for i := range info.Methods {
 		m := &info.Methods[i]
-		path := object{"post": operation(m)}
+		if introspect.Infrastructure(serviceOf(m.Name)) {
+			continue
+		}
+		path := object{"post": operation(m, forms)}
 		if m.ReadOnly && (m.Kind == "" || m.Kind == "feed") {
 			path["get"] = getOperation(m)
 		}
@@ -92,7 +96,7 @@ func pathOf(method string) string {
 }
 
 // operation returns the description of a POST.
-func operation(m *introspect.Method) object {
+func operation(m *introspect.Method, forms bool) object {
 	const connect = "application/connect+json"
 	request, in := "application/json", argsSchema(m)
 	reply, out := replySchema(m)
@@ -102,7 +106,12 @@ func operation(m *introspect.Method) object {
 		about["description"] = "The request and the response are streams of Connect. Each message is JSON, behind a byte of flags and its length in 4 bytes. " +
 			"The last message of the response has the flag 2, and the error if the call has failed."
 	}
-	about["requestBody"] = object{"required": true, "content": object{request: object{"schema": in}}}
+	content := object{request: object{"schema": in}}
+	if forms && takesForm(m) {
+		content[encodedForm] = object{"schema": formSchema(m, false)}
+		content[multipartForm] = object{"schema": formSchema(m, true)}
+	}
+	about["requestBody"] = object{"required": true, "content": content}
 	about["responses"] = responses(reply, out)
 	return about
 }
@@ -191,16 +200,8 @@ func schemaOf(s *introspect.Schema) object {
 	if s == nil {
 		return object{}
 	}
-	switch s.Type { // types with a JSON of their own
-	case "time.Time", "timestamppb.Timestamp":
-		return object{"type": "string", "format": "date-time"}
-	case "durationpb.Duration", "fieldmaskpb.FieldMask":
-		return object{"type": "string"}
-	case "json.RawMessage", "anypb.Any", "structpb.Struct", "structpb.Value", "structpb.ListValue":
-		return object{}
-	}
-	if strings.HasPrefix(s.Type, "wrapperspb.") {
-		return object{}
+	if own, ok := ownSchema(s.Type); ok {
+		return own
 	}
 	switch s.Kind {
 	case "object":
@@ -221,6 +222,19 @@ func schemaOf(s *introspect.Schema) object {
 	return object{"type": s.Kind}
 }
 
+// ownSchema returns the schema of a type with a JSON of its own.
+func ownSchema(name string) (schema object, ok bool) {
+	switch name {
+	case "time.Time", "timestamppb.Timestamp":
+		return object{"type": "string", "format": "date-time"}, true
+	case "durationpb.Duration", "fieldmaskpb.FieldMask":
+		return object{"type": "string"}, true
+	case "json.RawMessage", "anypb.Any", "structpb.Struct", "structpb.Value", "structpb.ListValue":
+		return object{}, true
+	}
+	return object{}, strings.HasPrefix(name, "wrapperspb.")
+}
+
 // errorSchema returns the schema of the body of a failed call.
 func errorSchema() object {
 	codes := make([]string, 0, yodel.Unauthenticated)
@@ -231,12 +245,16 @@ func errorSchema() object {
 		"type": "object", "properties": object{"type": object{"type": "string"}, "value": object{"type": "string", "contentEncoding": "base64"}},
 		"required": []string{"type", "value"},
 	}
+	text := object{"type": "string"}
+	violation := object{"type": "object", "properties": object{"field": text, "rule": text, "message": text}}
 	return object{
 		"type": "object", "required": []string{"code"},
 		"properties": object{
 			"code":    object{"type": "string", "enum": codes},
 			"message": object{"type": "string"},
 			"details": object{"type": "array", "items": detail},
+
+			"violations": object{"type": "array", "items": violation},
 		},
 	}
 }

@@ -43,7 +43,8 @@ type (
 // described returns the description of a server with all kinds of methods.
 func described(t testing.TB) string {
 	t.Helper()
-	s, c := newSite(t, &http.Options{OpenAPI: "/openapi.json"}, yodel.ServerOptions{}), client(t, false)
+	s, c := newSite(t, &http.Options{OpenAPI: "/openapi.json", Forms: true}, yodel.ServerOptions{}), client(t, false)
+	must(t, s.Handle("grpc.health.v1.Health.Check", func() {}))
 	grow := yodel.Method[tree, tree]("forest.Trees.Grow")
 	grow.Handle(s.Server, func(_ context.Context, in *tree) (*tree, error) { return in, nil })
 	must(t, s.Handle("Values.DivMod", func(a, b int) (int, int) { return a / b, a % b }))
@@ -104,6 +105,11 @@ func TestOpenAPI(t *testing.T) {
 		}
 	}
 	paths := at("paths").(map[string]any)
+	for path := range paths {
+		if strings.HasPrefix(path, "/yodel/") || strings.HasPrefix(path, "/grpc.") {
+			t.Errorf("%s belongs to no program", path)
+		}
+	}
 	if paths["/Test/Echo"].(map[string]any)["get"] != nil {
 		t.Error("a method that is not read-only has GET")
 	}

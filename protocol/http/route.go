@@ -188,8 +188,12 @@ func (x *exchange) serveRoute(method string, whole bool, bind func(query url.Val
 	defer x.end()
 	x.v.Plain = plain || x.rewrite != nil
 	bodiless := x.r.Method != std.MethodPost && (x.r.ContentLength == 0 || x.r.ContentLength < 0 && media == "") // as far as the header tells
+	form := x.isForm(media)
 	switch {
-	case !get && media != "application/"+subtype && !bodiless:
+	case form && x.foreignForm():
+		x.refuse(std.StatusForbidden, "", needsOrigin)
+		return
+	case !get && !form && media != "application/"+subtype && !bodiless:
 		x.refuse(std.StatusUnsupportedMediaType, "application/json", needsJSON)
 		return
 	case get && x.v.Kind() != "" && !x.v.ReadOnly():
@@ -199,6 +203,15 @@ func (x *exchange) serveRoute(method string, whole bool, bind func(query url.Val
 	x.v.Refusal = x.unfit(codec, codec.Name(), "HTTP", "application/json")
 	if x.v.Refusal == nil && x.v.Positional() {
 		x.v.Refusal = yodel.Errorf(yodel.Unimplemented, "%s: the method takes several values, so it has no route", method)
+	}
+	if fields := bind; form {
+		bind = func(query url.Values, body []byte) ([]byte, error) {
+			message, err := x.formJSON(body)
+			if err != nil {
+				return nil, err
+			}
+			return fields(query, message)
+		}
 	}
 	if codec.Name() == "json" {
 		x.source = func() *yodel.Error { return x.readRoute(bind, get, bodiless && media != "application/json") }
@@ -222,7 +235,7 @@ func (x *exchange) readRoute(bind func(query url.Values, body []byte) ([]byte, e
 		return e
 	}
 	if empty && !get && len(x.v.Body) > 0 {
-		e := unsupported(needsJSON)
+		e := rejection(std.StatusUnsupportedMediaType, needsJSON)
 		e.Cause = errUnserved
 		return x.refuseLater(e)
 	}

@@ -63,8 +63,7 @@ func (p *Protocol) isRPCXJSON(h std.Header) bool { return p.opts.RPCX && h.Get(r
 // serveRPCX serves a request of rpcx's gateway.
 func (x *exchange) serveRPCX() {
 	if m := x.r.Method; m != std.MethodPost && m != std.MethodGet && m != std.MethodPut {
-		x.w.Header().Set("Allow", "GET, POST, PUT")
-		std.Error(x.w, "calls of rpcx need the method POST, GET or PUT", std.StatusMethodNotAllowed) // as rpcx, without its headers
+		x.reject(std.StatusMethodNotAllowed, "GET, POST, PUT", "calls of rpcx need the method POST, GET or PUT") // as rpcx, without its headers
 		return
 	}
 	h := x.r.Header
@@ -187,7 +186,7 @@ func (x *exchange) sendRPCX(q *rpcxRequest, e *yodel.Error) {
 		x.refuseRPCX(status, rpcxwire.TextOf(x.session, x.v, q.path, q.method, q.serialize, e))
 		return
 	}
-	h["Content-Type"] = []string{"text/plain; charset=utf-8"}
+	h["Content-Type"] = []string{"text/plain; charset=utf-8"} // as rpcx, whatever the codec is
 	h["X-Content-Type-Options"] = []string{"nosniff"}
 	x.within(len(x.reply))
 	if _, err := x.w.Write(x.reply); err != nil { //nolint:gosec // the reply of a method, which the client has asked for

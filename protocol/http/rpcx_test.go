@@ -74,7 +74,7 @@ func TestGatewayOfRPCX(t *testing.T) {
 		if r = post(hello, rpcxCall("Test", "Header")...); r.Header.Get("X-Rpcx-Meta") != "a=1+%26&%C3%BC=2" {
 			t.Errorf("the metadata is %q", r.Header.Get("X-Rpcx-Meta"))
 		}
-		s.do(c, std.MethodDelete, "/", hello, rpcxCall("Test", "Echo")...).is(t, 405, "calls of rpcx need the method POST, GET or PUT")
+		s.do(c, std.MethodDelete, "/", hello, rpcxCall("Test", "Echo")...).fails(t, 405, yodel.Unknown, "calls of rpcx need the method POST, GET or PUT")
 		post(hello, rpcxCall("Test", "Lines")...).hasRPCX(t, 500, "", "two  lines")
 		before := s.Stats().LeftOut
 		r = post(hello, rpcxCall("Test", "Reserve")...)

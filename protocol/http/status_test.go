@@ -4,6 +4,9 @@ package http_test
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
 	std "net/http"
 	"net/http/httptest"
 	"net/url"
@@ -12,7 +15,9 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/protocol/http"
+	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
 )
 
 // Every error has the form of the errors of calls, whatever refuses the request.
@@ -73,14 +78,17 @@ func TestErrorsOfRequestsThatAreNotCallsHaveTheFormOfCalls(t *testing.T) {
 	})
 }
 
-// Clients of Connect, gRPC and gRPC-Web take the code from the status, so they get a text.
-func TestRejectedRequestsOfProtocolsHaveAText(t *testing.T) {
-	s, c := newSite(t, nil, yodel.ServerOptions{}), client(t, false)
+// Requests that no protocol serves have errors in the form of all others, also those of Connect,
+// gRPC, gRPC-Web and rpcx, and those for another host.
+func TestRejectedRequestsOfProtocolsHaveTheFormOfCalls(t *testing.T) {
+	s, c := newSite(t, &http.Options{RPCX: true, Hosts: []string{"127.0.0.1"}}, yodel.ServerOptions{}), client(t, false)
+	named := newSite(t, &http.Options{Hosts: []string{"api.example"}}, yodel.ServerOptions{})
 	for _, test := range []struct {
 		method, path string
 		headers      []string
 		status       int
 	}{
+		{"DELETE", "/", rpcxCall("Test", "Echo"), 405},
 		{"DELETE", "/Test/Echo", []string{"Content-Type", "application/json", "Connect-Protocol-Version", "1"}, 405},
 		{"GET", "/Test/Echo?connect=v1&encoding=json&message=%7B%7D", nil, 405},
 		{"POST", "/Test/Echo", []string{"Content-Type", "application/none", "Connect-Protocol-Version", "1"}, 415},
@@ -89,11 +97,81 @@ func TestRejectedRequestsOfProtocolsHaveAText(t *testing.T) {
 		{"POST", "/Test/Echo", []string{"Content-Type", "application/connect+none"}, 415},
 		{"POST", "/Test/Echo", []string{"Content-Type", "application/grpc"}, 505},
 	} {
-		r := s.do(c, test.method, test.path, "{}", test.headers...)
-		if h := r.Header; r.StatusCode != test.status || h.Get("Content-Type") != "text/plain; charset=utf-8" || r.body == "" || h.Get("Yodel-Not-Processed") != "1" {
-			t.Errorf("%s %s with %v: got %d %v %s", test.method, test.path, test.headers, r.StatusCode, h, r.body)
+		for site, status := range map[*site]int{s: test.status, named: 421} {
+			r := site.do(c, test.method, test.path, "{}", test.headers...)
+			var e yodel.Error
+			if err := json.Unmarshal([]byte(r.body), &e); err != nil || r.StatusCode != status || e.Code == 0 || e.Message == "" {
+				t.Errorf("%s %s with %v: got %d %s, want %d", test.method, test.path, test.headers, r.StatusCode, r.body, status)
+			}
+			if h := r.Header; !strings.HasPrefix(h.Get("Content-Type"), "application/json") || h.Get("Yodel-Not-Processed") != "1" {
+				t.Errorf("%s %s with %v: the headers are %v", test.method, test.path, test.headers, h)
+			}
 		}
 	}
+}
+
+// The statistics and the records of a server, and its middleware, have the code that the caller of
+// a request that is not a call gets.
+func TestStatisticsHaveTheCodeOfTheAnswer(t *testing.T) {
+	routes := []http.Route{{Pattern: "PATCH /v1/read/{text}", Method: string(read)}, {Pattern: "POST /v1/echo", Method: string(echo)}, {Pattern: "GET /v1/write", Method: string(echo)}, {Pattern: "POST /v1/watch", Method: string(watch)}}
+	both(t, func(t *testing.T, h2 bool) {
+		for _, test := range []struct {
+			method, path, body string
+			headers            []string // after the content type
+			status             int
+		}{
+			{"POST", "/Test/Nothing", "{}", []string{"application/json"}, 404},
+			{"GET", "/favicon.ico", "", []string{""}, 404},
+			{"PUT", "/Test/Echo", "{}", []string{"application/json"}, 405},
+			{"GET", "/Test/Echo", "", []string{""}, 405},
+			{"GET", "/v1/write", "", []string{""}, 405},
+			{"DELETE", "/Test/Echo", "{}", []string{"application/json", "Connect-Protocol-Version", "1"}, 405},
+			{"POST", "/Test/Echo", "{}", []string{"text/plain"}, 415},
+			{"GET", "/Test/Read", "", []string{""}, 415},
+			{"PATCH", "/v1/read/x", "{}", []string{"text/plain"}, 415},
+			{"POST", "/Test/Echo", "{}", []string{"application/none", "Connect-Protocol-Version", "1"}, 415},
+			{"POST", "/Test/Gather", "{}", []string{"application/json"}, 501},
+			{"POST", "/Test/Watch", "{}", []string{"application/json"}, 501},
+			{"POST", "/v1/watch", "{}", []string{"application/json"}, 501},
+			{"POST", "/Test/Echo", "{", []string{"application/json"}, 400},
+		} {
+			var passed yodel.Code
+			s, c := newSite(t, &http.Options{Routes: routes}, yodel.ServerOptions{Diagnostics: true, Middleware: []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
+				return func(ctx context.Context, call *yodel.Call) error {
+					err := next(ctx, call)
+					passed = yodel.CodeOf(err)
+					return err
+				}
+			}}}), client(t, h2)
+			r := s.do(c, test.method, test.path, test.body, append([]string{"Content-Type"}, test.headers...)...)
+			var answer struct{ Code string }
+			if answer.Code = httpwire.CodeOf(r.StatusCode).String(); strings.HasPrefix(r.Header.Get("Content-Type"), "application/json") {
+				must(t, json.Unmarshal([]byte(r.body), &answer))
+			}
+			must(t, s.stop())
+			counted := make(map[string]uint64)
+			for _, m := range s.Stats().Methods {
+				for code, n := range m.Errors {
+					counted[code] += n
+				}
+			}
+			kept := ""
+			for _, one := range s.Samples(&introspect.SamplesQuery{Failed: true}).Calls {
+				kept = one.Code
+			}
+			what := fmt.Sprintf("%s %s %.60q", test.method, test.path, test.headers)
+			if r.StatusCode != test.status || passed.String() != answer.Code {
+				t.Errorf("%s: got %d %s, the middleware %v", what, r.StatusCode, r.body, passed)
+			}
+			want := map[string]uint64{answer.Code: 1}
+			if test.status == std.StatusNotFound {
+				want = nil // there are statistics of methods
+			}
+			if !maps.Equal(counted, want) || kept != answer.Code {
+				t.Errorf("%s: the answer has %s, the statistics %v, the record %q", what, answer.Code, counted, kept)
+			}
+		}
+	})
 }
 
 // A bindingThat matches with a function.

@@ -41,8 +41,9 @@ func (x *exchange) open(k kind, in io.Reader, out io.Writer) (*stream, *yodel.Er
 		x.family = httpwire.GRPC
 	}
 	plain, e := x.negotiate(x.r.Header.Get(k.encoding), x.r.Header.Get(k.accept))
-	codec, method := x.session.Codec(k.codec), strings.TrimPrefix(x.r.URL.Path, "/")
-	if k.bare {
+	codec, method := x.session.Codec(k.codec), namedBy(x.r.URL)
+	gRPC := x.family == httpwire.GRPC || x.family == httpwire.Web
+	if gRPC {
 		method = methodOf(x.r.URL)
 	}
 	if refused := x.beginMethod(method, codec); e == nil {
@@ -50,8 +51,8 @@ func (x *exchange) open(k kind, in io.Reader, out io.Writer) (*stream, *yodel.Er
 	}
 	base, _, _ := strings.Cut(k.media, "+")
 	x.v.Refusal = x.unfit(codec, k.codec, k.title, base+"+json")
-	if k.bare && !strings.Contains(method, "/") && x.v.Kind() != "" {
-		x.v.Refusal = unsupported("%s: a path of gRPC is /Service/Method, with a slash before the method", method)
+	if gRPC && !strings.Contains(method, "/") && x.v.Kind() != "" {
+		x.v.Refusal = unsupported("%s: a path of gRPC and gRPC-Web is /Service/Method, with a slash before the method", method)
 		x.v.Refusal.ID = "YDL2002"
 	}
 	if codec == nil { // the client chose the name

@@ -10,10 +10,13 @@ import (
 	"github.com/yodel-rpc/yodel/internal/carries"
 )
 
-// unfit returns why the codec of a request cannot carry the messages of the method, or nil. The
-// server lacks the codec called name if codec is nil. Protocol names the protocol of the request,
-// and json is its content type for JSON.
+// unfit returns why Options.OnRequest has refused the call, or why the codec of its request cannot
+// carry the messages of the method, or nil. The server lacks the codec called name if codec is nil.
+// Protocol names the protocol of the request, and json is its content type for JSON.
 func (x *exchange) unfit(codec yodel.Codec, name, protocol, json string) *yodel.Error {
+	if x.v.Refusal != nil {
+		return x.v.Refusal
+	}
 	checker, _ := codec.(interface{ CheckType(t reflect.Type) error })
 	switch codec {
 	case yodel.JSON:

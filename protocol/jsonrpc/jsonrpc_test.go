@@ -14,11 +14,11 @@ import (
 	"net"
 	std "net/rpc/jsonrpc"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/testserve"
 	"github.com/yodel-rpc/yodel/protocol/jsonrpc"
 )
 
@@ -80,17 +80,8 @@ func serve(t testing.TB, o yodel.ServerOptions) *served {
 	}
 	s.Server = yodel.NewServer(&o)
 	must(t, s.Register(s.arith))
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	s.addr = l.Addr().String()
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(ctx, l) }()
-	s.stop = sync.OnceValue(func() error {
-		cancel()
-		return <-ended
-	})
-	t.Cleanup(func() { _ = s.stop() }) // tests that care call it
+	l := testserve.Listen(t)
+	s.addr, s.stop = l.Addr().String(), testserve.Run(t, s.Server, l)
 	return s
 }
 
@@ -204,7 +195,7 @@ func TestParameters(t *testing.T) {
 		{"Arith.Multiply", `[ { "A" : 6 , "B" : 7 } ]`, `42`},
 		{"Arith/Multiply", `[{"A":6,"B":7}]`, `42`},
 		{"Arith.Multiply", `[{"A":6},{"B":7}]`, `-32602 several`},
-		{"Arith.Multiply", `[]`, `-32602 give an object, or an array with one jsonrpc_test.Args`},
+		{"Arith.Multiply", `[]`, `-32602 give an object, or an array with one value`},
 		{"Arith.Multiply", ``, `-32602 missing`},
 		{"Arith.Multiply", `["A"]`, `-32602 does not fit`},
 		{"Arith.Multiply", `7`, `-32600 "params" must be an array or an object`},

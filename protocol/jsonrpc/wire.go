@@ -3,7 +3,6 @@
 package jsonrpc
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	core "github.com/yodel-rpc/yodel/protocol/internal/jsonrpc"
+	"github.com/yodel-rpc/yodel/protocol/internal/linkerror"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
 
@@ -70,13 +70,9 @@ func (w wire) Name() string {
 // Connect implements yodel.Wire.
 func (w wire) Connect(_ context.Context, nc net.Conn, ep *yodel.Endpoint) (yodel.Link, error) {
 	limits := ep.Client().Limits()
-	l := &link{
-		Link: pipelined.NewLink[reply](nc, limits, ep), wire: w, limits: limits, addr: ep.Addr(),
-		reader: core.Reader{
-			Source: bufio.NewReaderSize(nc, 32<<10), Limit: limits.MaxMessage + limits.MaxMetadata, Reserve: ep.Reserve, Release: ep.Release,
-		},
-	}
-	l.Start(l.next)
+	l := &link{Link: pipelined.NewLink[reply](nc, ep.Addr(), limits, ep), wire: w}
+	l.reader = core.Reader{Source: l.Reader, Limit: limits.MaxMessage + limits.MaxMetadata, Reserve: ep.Reserve, Release: ep.Release}
+	l.Start(l.next, nil)
 	return l, nil
 }
 
@@ -85,8 +81,6 @@ type link struct {
 	*pipelined.Link[reply]
 	wire
 
-	limits  yodel.Limits
-	addr    string
 	reader  core.Reader // for next
 	buffers sync.Pool   // of *[]byte, for requests
 	sent    []byte      // the last request; for Send, which encodes one at a time
@@ -124,13 +118,16 @@ func (l *link) Do(ctx context.Context, call *yodel.Call) error {
 	return l.Await(ctx, p, func(r reply) error { return l.take(call, r) })
 }
 
+// Codec returns the codec that decodes the reply of a call: see yodel.Link.
+func (l *link) Codec(*yodel.Call) yodel.Codec { return l.codec }
+
 // take makes a reply the outcome of a call.
 func (l *link) take(call *yodel.Call, r reply) error {
 	if r.err != nil || call.Reply == nil {
 		return r.err
 	}
 	if err := l.decode(r.result, call.Reply); err != nil {
-		return &yodel.Error{Code: yodel.Internal, ID: "YDL2102", Message: fmt.Sprintf("%s: the reply from %s does not fit %T: %v", call.Method, l.addr, call.Reply, err), Cause: err}
+		return linkerror.Misfit(call, l.Addr, err)
 	}
 	return nil
 }
@@ -156,7 +153,7 @@ func (l *link) unsendable(call *yodel.Call) error {
 	default:
 		return nil
 	}
-	return &yodel.Error{Code: yodel.Unimplemented, NotProcessed: true, Message: fmt.Sprintf("%s: %s speaks JSON-RPC, which has no %s", call.Method, l.addr, what)}
+	return linkerror.Lacks(call, l.Addr, "JSON-RPC", what)
 }
 
 // appendRequest appends the members of a request that are the same for all IDs, and the end.
@@ -165,16 +162,10 @@ func (l *link) appendRequest(dst []byte, call *yodel.Call) ([]byte, error) {
 	at := len(dst)
 	dst, err := l.appendParams(dst, call)
 	if err != nil {
-		return dst, &yodel.Error{
-			Code: yodel.InvalidArgument, ID: "YDL2103", NotProcessed: true, Cause: err,
-			Message: fmt.Sprintf("%s: %v (codec json)", call.Method, err),
-		}
+		return dst, linkerror.Unencoded(call, fmt.Errorf("%w (codec json)", err))
 	}
-	if n := len(dst) - at; n > l.limits.MaxMessage {
-		return dst, &yodel.Error{
-			Code: yodel.ResourceExhausted, ID: "YDL2201", NotProcessed: true,
-			Message: fmt.Sprintf("%s: the request has %d bytes, this client's limit is %d", call.Method, n, l.limits.MaxMessage),
-		}
+	if n := len(dst) - at; n > l.Limits.MaxMessage {
+		return dst, linkerror.LargeRequest(call, n, l.Limits.MaxMessage)
 	}
 	return append(dst, "}\n"...), nil
 }
@@ -257,12 +248,9 @@ func (l *link) next() error {
 		if number == 0 {
 			return err
 		}
-		e := pipelined.NoMemoryForReply(l.addr)
+		e := linkerror.NoMemory(l.Addr)
 		if !large.Memory {
-			e = &yodel.Error{
-				Code: yodel.ResourceExhausted, ID: "YDL2202",
-				Message: fmt.Sprintf("the reply from %s has %d bytes, this client's limit is %d", l.addr, large.Size, l.limits.MaxMessage),
-			}
+			e = linkerror.LargeReply("", l.Addr, strconv.Itoa(large.Size), l.Limits.MaxMessage)
 		}
 		l.Deliver(number, reply{err: e}, 0)
 		return nil

@@ -22,19 +22,14 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/breaker"
 	"github.com/yodel-rpc/yodel/middleware/hedge"
 	"github.com/yodel-rpc/yodel/middleware/retry"
+	"github.com/yodel-rpc/yodel/protocol/internal/testserve"
 	"github.com/yodel-rpc/yodel/protocol/jsonrpc"
 )
 
 // A plainServer is a server of the standard library's net/rpc/jsonrpc.
 type plainServer struct {
 	*Arith
-	addr     string
-	listener net.Listener
-
-	mu     sync.Mutex
-	killed bool
-	conns  []net.Conn
-	all    sync.WaitGroup
+	*testserve.Listener
 }
 
 // plain starts a server of the standard library at addr, or anywhere for "".
@@ -43,49 +38,7 @@ func plain(t testing.TB, addr string) *plainServer {
 	server := rpc.NewServer()
 	arith := &Arith{began: make(chan struct{}, 100), release: make(chan struct{})}
 	must(t, server.RegisterName("Arith", &Plain{arith}))
-	s := listen(t, addr, func(conn net.Conn) { server.ServeCodec(std.NewServerCodec(conn)) })
-	s.Arith = arith
-	return s
-}
-
-// listen starts a server that calls f for each connection.
-func listen(t testing.TB, addr string, f func(net.Conn)) *plainServer {
-	t.Helper()
-	if addr == "" {
-		addr = "127.0.0.1:0"
-	}
-	l, err := net.Listen("tcp", addr)
-	must(t, err)
-	s := &plainServer{addr: l.Addr().String(), listener: l}
-	s.all.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			s.mu.Lock()
-			s.conns = append(s.conns, conn)
-			if s.killed {
-				_ = conn.Close() // accepted at the last moment
-			}
-			s.mu.Unlock()
-			s.all.Go(func() { f(conn) })
-		}
-	})
-	t.Cleanup(s.kill)
-	return s
-}
-
-// kill closes the listener and cuts off all connections.
-func (s *plainServer) kill() {
-	_ = s.listener.Close() // it may be closed
-	s.mu.Lock()
-	s.killed = true
-	for _, conn := range s.conns {
-		_ = conn.Close() // it may be closed
-	}
-	s.mu.Unlock()
-	s.all.Wait()
+	return &plainServer{arith, testserve.Accept(t, addr, func(conn net.Conn) { server.ServeCodec(std.NewServerCodec(conn)) })}
 }
 
 // Plain is the service of a plainServer.
@@ -117,11 +70,9 @@ func TestWire(t *testing.T) {
 				return
 			}
 			old := plain(t, "")
-			checkWire(t, calling(t, yodel.ClientOptions{}, scheme+"://"+old.addr), scheme)
-			old.mu.Lock()
-			defer old.mu.Unlock()
-			if len(old.conns) != 1 {
-				t.Errorf("%d connections were made, want 1", len(old.conns))
+			checkWire(t, calling(t, yodel.ClientOptions{}, scheme+"://"+old.Addr), scheme)
+			if n := old.Accepted(); n != 1 {
+				t.Errorf("%d connections were made, want 1", n)
 			}
 		})
 	}
@@ -271,13 +222,12 @@ func TestWireOfABrokenServer(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := listen(t, "", func(conn net.Conn) {
-				defer conn.Close()
+			s := testserve.Accept(t, "", func(conn net.Conn) {
 				if line, err := bufio.NewReader(conn).ReadString('\n'); err == nil && strings.Contains(line, `"id":1`) {
 					_, _ = io.WriteString(conn, test.reply) // the client may have closed the connection
 				}
 			})
-			c := calling(t, yodel.ClientOptions{Limits: yodel.Limits{MaxMessage: 100_000, MaxMetadata: 1000}}, "jsonrpc://"+s.addr)
+			c := calling(t, yodel.ClientOptions{Limits: yodel.Limits{MaxMessage: 100_000, MaxMetadata: 1000}}, "jsonrpc://"+s.Addr)
 			err := c.Call(t.Context(), "Arith.Multiply", &Args{}, new(int))
 			if err == nil || !strings.Contains(fmt.Sprintf("%v %v", err, errors.Unwrap(err)), test.says) || yodel.NotProcessed(err) {
 				t.Errorf("got %v, caused by %v, want %s", err, errors.Unwrap(err), test.says)
@@ -304,7 +254,7 @@ func TestWireNeedsJSON(t *testing.T) {
 // A hundred callers share a connection, and callers that leave cost the others nothing.
 func TestWireIsShared(t *testing.T) {
 	s := plain(t, "")
-	c := calling(t, yodel.ClientOptions{}, "jsonrpc1://"+s.addr)
+	c := calling(t, yodel.ClientOptions{}, "jsonrpc1://"+s.Addr)
 	var callers sync.WaitGroup
 	for i := range 100 {
 		callers.Go(func() {
@@ -349,7 +299,7 @@ func TestMixedFleet(t *testing.T) {
 	var old [2]*plainServer
 	for i := range old {
 		old[i] = plain(t, "")
-		addrs = append(addrs, "jsonrpc1://"+old[i].addr)
+		addrs = append(addrs, "jsonrpc1://"+old[i].Addr)
 	}
 	addrs = append(addrs, native.addr, "jsonrpc://"+foreign.addr)
 	c := calling(t, yodel.ClientOptions{
@@ -382,8 +332,8 @@ func TestMixedFleet(t *testing.T) {
 	for round := range 6 {
 		i := round % len(old)
 		was := answers["net/rpc/jsonrpc"].Load()
-		old[i].kill()
-		old[i] = plain(t, old[i].addr)
+		old[i].Kill()
+		old[i] = plain(t, old[i].Addr)
 		deadline := time.Now().Add(20 * time.Second)
 		for answers["net/rpc/jsonrpc"].Load() < was+20 && time.Now().Before(deadline) {
 			runtime.Gosched()
@@ -404,21 +354,16 @@ func TestMixedFleet(t *testing.T) {
 // A call whose server dies may have been executed, and one that finds no server was not.
 func TestWireWhoseServerDies(t *testing.T) {
 	s := plain(t, "")
-	c := calling(t, yodel.ClientOptions{}, "jsonrpc1://"+s.addr)
+	c := calling(t, yodel.ClientOptions{}, "jsonrpc1://"+s.Addr)
 	ended := make(chan error, 1)
 	go func() { ended <- c.Call(t.Context(), "Arith.Wait", new(int), new(string)) }()
 	<-s.began
-	_ = s.listener.Close() // what is tested
-	s.mu.Lock()
-	for _, conn := range s.conns {
-		_ = conn.Close() // what is tested
-	}
-	s.mu.Unlock()
+	s.Cut()
 	if err := <-ended; yodel.CodeOf(err) != yodel.Unavailable || yodel.NotProcessed(err) {
 		t.Errorf("got %v, want that it may have been executed", err)
 	}
 	close(s.release) // ServeCodec waits for its handlers
-	s.kill()
+	s.Kill()
 	err := c.Call(t.Context(), "Arith.Multiply", &Args{}, new(int))
 	if yodel.CodeOf(err) != yodel.Unavailable || !yodel.NotProcessed(err) {
 		t.Errorf("got %v, want that it was not executed", err)

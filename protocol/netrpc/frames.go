@@ -13,7 +13,7 @@ import (
 	"slices"
 
 	"github.com/yodel-rpc/yodel/internal/gobwire"
-	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
+	"github.com/yodel-rpc/yodel/protocol/internal/framebody"
 )
 
 // A frames reads the stream of the peer, message by message. It decodes only headers. It passes on
@@ -25,7 +25,7 @@ type frames struct {
 	fed     bytes.Buffer // the input of headers
 	types   typeTable
 	release func(n int)      // undoes types.reserve
-	memory  pipelined.Memory // counts the values that are read
+	memory  framebody.Memory // counts the values that are read
 
 	headerTypes int // number of types that headers have had
 }
@@ -33,7 +33,7 @@ type frames struct {
 // newFrames returns a frames that reads from r. It does not count memory unless the caller sets
 // types.reserve and release.
 func newFrames(r *bufio.Reader, most int) *frames {
-	f := &frames{reader: r, most: most, release: func(int) {}, memory: pipelined.Uncounted{}}
+	f := &frames{reader: r, most: most, release: func(int) {}, memory: framebody.Uncounted{}}
 	f.types.reserve = func(int) bool { return true }
 	f.headers = gob.NewDecoder(&f.fed)
 	return f
@@ -78,7 +78,7 @@ func (f *frames) header(v any, limit int) error {
 		f.fed.Write(definitions)
 	}
 	if _, err = io.CopyN(&f.fed, f.reader, int64(size)); err != nil {
-		return unexpected(err)
+		return framebody.Unexpected(err)
 	}
 	if err = f.headers.Decode(v); err != nil {
 		return fmt.Errorf("decode a header: %w", err)
@@ -99,12 +99,12 @@ func (f *frames) next() (v value, err error) {
 
 // body reads v. It returns the definitions of types that v needs, followed by v, in newly allocated
 // memory, whose capacity memory counts. If there is no memory, it returns a
-// *pipelined.RefusedError.
+// *framebody.RefusedError.
 func (f *frames) body(v value) ([]byte, error) {
 	if v.open {
 		return f.openBody(v.size)
 	}
-	return pipelined.ReadBody(v.definitions, f.reader, v.size, f.memory)
+	return framebody.Read(v.definitions, f.reader, v.size, f.memory)
 }
 
 // skip discards v.
@@ -114,8 +114,7 @@ func (f *frames) skip(v value) error {
 		f.memory.Release(cap(b))
 		return err
 	}
-	_, err := io.CopyN(io.Discard, f.reader, int64(v.size))
-	return unexpected(err)
+	return framebody.Skip(f.reader, v.size)
 }
 
 // openBody reads a value with interfaces, whose first message has size bytes. It returns the
@@ -123,8 +122,8 @@ func (f *frames) skip(v value) error {
 // the result. The end of a value that is not read is not known, so without memory for the value
 // nothing that follows can be read.
 func (f *frames) openBody(size int) ([]byte, error) {
-	value, err := pipelined.ReadBody(nil, f.reader, size, f.memory)
-	if _, ok := errors.AsType[*pipelined.RefusedError](err); ok {
+	value, err := framebody.Read(nil, f.reader, size, f.memory)
+	if _, ok := errors.AsType[*framebody.RefusedError](err); ok {
 		return nil, errMemory
 	} else if err != nil {
 		return nil, err
@@ -171,7 +170,7 @@ func (f *frames) toValue() (size int, id int64, err error) {
 		}
 		number, n, err := f.peekUint(start)
 		if err != nil {
-			return 0, 0, unexpected(err)
+			return 0, 0, framebody.Unexpected(err)
 		}
 		if start+n > size {
 			return 0, 0, gobwire.ErrDamaged
@@ -184,7 +183,7 @@ func (f *frames) toValue() (size int, id int64, err error) {
 		}
 		message := make([]byte, size)
 		if _, err := io.ReadFull(f.reader, message); err != nil {
-			return 0, 0, unexpected(err)
+			return 0, 0, framebody.Unexpected(err)
 		}
 		definition := &cursor{Cursor: gobwire.Cursor{Rest: message[start+n:]}}
 		if _, err = f.types.define(^int64(number>>1), definition); err != nil {
@@ -215,7 +214,7 @@ func (f *frames) peekUint(at int) (x uint64, size int, err error) {
 		b, err := f.reader.Peek(at + n)
 		if err != nil {
 			if len(b) > 0 {
-				err = unexpected(err)
+				err = framebody.Unexpected(err)
 			}
 			return 0, 0, err
 		}

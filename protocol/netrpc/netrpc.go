@@ -19,16 +19,16 @@
 package netrpc
 
 import (
-	"bytes"
 	"context"
 	"encoding/gob"
 	"errors"
 	"fmt"
-	"io"
 	"net/rpc"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/gobwire"
+	"github.com/yodel-rpc/yodel/protocol/internal/framebody"
+	"github.com/yodel-rpc/yodel/protocol/internal/httpconnect"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
 
@@ -79,7 +79,7 @@ func (protocol) Serve(_ context.Context, s *yodel.Session) error {
 	if codec == nil {
 		return errors.New(`net/rpc needs the codec "gob" in ServerOptions.Codecs`)
 	}
-	if err := acceptHTTP(s); err != nil {
+	if err := httpconnect.Accept(s, func(first byte) bool { return first == connect[0] }, "Connected to Go RPC"); err != nil {
 		return err
 	}
 	c := &conn{session: s, codec: codec, limits: s.Limits(), frames: newFrames(s.Reader, s.Limits().MaxMessage)}
@@ -91,28 +91,6 @@ func (protocol) Serve(_ context.Context, s *yodel.Session) error {
 			return err
 		}
 	}
-}
-
-// acceptHTTP answers the HTTP request of rpc.DialHTTP, if the connection begins with it.
-func acceptHTTP(s *yodel.Session) error {
-	if err := s.Next(); err != nil {
-		return err
-	}
-	if first, err := s.Reader.Peek(1); err != nil || first[0] != connect[0] {
-		return err
-	}
-	const most = 8 << 10
-	for n := 0; n < most; {
-		line, err := s.Reader.ReadSlice('\n')
-		if err != nil {
-			return fmt.Errorf("read the CONNECT request: %w", err)
-		}
-		if n += len(line); len(bytes.TrimRight(line, "\r\n")) == 0 {
-			_, err = io.WriteString(s, "HTTP/1.0 200 Connected to Go RPC\n\n")
-			return err
-		}
-	}
-	return fmt.Errorf("the CONNECT request has more than %d bytes", most)
 }
 
 // A conn is the reading side of a connection.
@@ -135,7 +113,7 @@ func (c *conn) next() error {
 	}
 	value, err := c.frames.next()
 	if err != nil {
-		return unexpected(err)
+		return framebody.Unexpected(err)
 	}
 	v := c.session.Begin(header.ServiceMethod, c.codec, nil)
 	if e, err := c.receive(v, value); e != nil {
@@ -144,7 +122,7 @@ func (c *conn) next() error {
 		return err
 	} else if err != nil {
 		v.End()
-		return unexpected(err)
+		return framebody.Unexpected(err)
 	}
 	v.Owned = true
 	c.session.Go(func() {
@@ -160,9 +138,9 @@ func (c *conn) next() error {
 func (c *conn) receive(v *yodel.Served, value value) (refusal *yodel.Error, err error) {
 	if !value.open {
 		var skip int
-		v.Body, skip, refusal, err = pipelined.Receive(v, c.session, value.definitions, c.frames.reader, value.size)
+		v.Body, skip, refusal, err = framebody.Receive(v, c.session, value.definitions, c.frames.reader, value.size)
 		if refusal != nil {
-			_, err = io.CopyN(io.Discard, c.frames.reader, int64(skip))
+			err = framebody.Skip(c.frames.reader, skip)
 		}
 		return refusal, err
 	}
@@ -185,12 +163,4 @@ func (c *conn) skip(v value, e *yodel.Error) error {
 		defer c.session.Release(v.size)
 	}
 	return c.frames.skip(v)
-}
-
-// unexpected returns io.ErrUnexpectedEOF for io.EOF, and any other err unchanged.
-func unexpected(err error) error {
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	}
-	return err
 }

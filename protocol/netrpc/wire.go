@@ -3,21 +3,20 @@
 package netrpc
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/gob"
-	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"net/rpc"
-	"time"
+	"strconv"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/gobwire"
 	"github.com/yodel-rpc/yodel/protocol/internal/errortext"
+	"github.com/yodel-rpc/yodel/protocol/internal/framebody"
+	"github.com/yodel-rpc/yodel/protocol/internal/httpconnect"
+	"github.com/yodel-rpc/yodel/protocol/internal/linkerror"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
 
@@ -67,16 +66,13 @@ func (w wire) Name() string {
 
 // Connect implements yodel.Wire.
 func (w wire) Connect(ctx context.Context, nc net.Conn, ep *yodel.Endpoint) (yodel.Link, error) {
-	reader := bufio.NewReaderSize(nc, 32<<10)
+	l := &link{Link: pipelined.NewLink[reply](nc, ep.Addr(), ep.Client().Limits(), ep), codec: w.codec}
 	if w.path != "" {
-		if err := w.connectHTTP(ctx, nc, reader); err != nil {
+		if err := httpconnect.Ask(ctx, nc, l.Reader, w.path); err != nil {
 			return nil, err
 		}
 	}
-	l := &link{
-		Link:  pipelined.NewLink[reply](nc, ep.Client().Limits(), ep),
-		codec: w.codec, limits: ep.Client().Limits(), addr: ep.Addr(), frames: newFrames(reader, ep.Client().Limits().MaxMessage),
-	}
+	l.frames = newFrames(l.Reader, l.Limits.MaxMessage)
 	l.encoder = gob.NewEncoder(&l.encoded)
 	l.frames.memory = ep
 	kept := 0 // bytes that the definitions of types take until the connection ends
@@ -97,35 +93,14 @@ func (w wire) Connect(ctx context.Context, nc net.Conn, ep *yodel.Endpoint) (yod
 			ep.Release(kept)
 		}
 		return err
-	})
+	}, nil)
 	return l, nil
-}
-
-// connectHTTP asks an HTTP server for its net/rpc service.
-func (w wire) connectHTTP(ctx context.Context, nc net.Conn, reader *bufio.Reader) error {
-	deadline, _ := ctx.Deadline()
-	_ = nc.SetDeadline(deadline) // if nc does not support deadlines, the end of ctx closes it
-	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
-	defer stop()
-	if _, err := io.WriteString(nc, "CONNECT "+w.path+" HTTP/1.0\n\n"); err != nil {
-		return err
-	}
-	response, err := http.ReadResponse(reader, &http.Request{Method: http.MethodConnect}) //nolint:bodyclose // there is none
-	if err != nil {
-		return fmt.Errorf("read the answer to CONNECT %s: %w", w.path, err)
-	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("the server answered CONNECT %s with %.60q", w.path, response.Status)
-	}
-	return nc.SetDeadline(time.Time{})
 }
 
 // A link is the client's side of a connection. The waiting calls decode their replies.
 type link struct {
 	*pipelined.Link[reply]
 	codec  yodel.Codec
-	limits yodel.Limits
-	addr   string
 	frames *frames // for next
 
 	// For encode, which Send calls one at a time.
@@ -152,6 +127,9 @@ func (l *link) Do(ctx context.Context, call *yodel.Call) error {
 	return l.Await(ctx, p, func(r reply) error { return l.take(call, r) })
 }
 
+// Codec returns the codec that decodes the reply of a call: see yodel.Link.
+func (l *link) Codec(*yodel.Call) yodel.Codec { return l.codec }
+
 // take makes a reply the outcome of a call.
 func (l *link) take(call *yodel.Call, r reply) error {
 	if r.err != nil || call.Reply == nil {
@@ -162,7 +140,7 @@ func (l *link) take(call *yodel.Call, r reply) error {
 		return nil
 	}
 	if err := l.codec.Decode(r.body, call.Reply); err != nil {
-		return &yodel.Error{Code: yodel.Internal, ID: "YDL2102", Message: fmt.Sprintf("%s: the reply from %s does not fit %T: %v", call.Method, l.addr, call.Reply, err), Cause: err}
+		return linkerror.Misfit(call, l.Addr, err)
 	}
 	return nil
 }
@@ -186,7 +164,7 @@ func (l *link) unsendable(call *yodel.Call) error {
 		}
 		what = "several values"
 	}
-	return &yodel.Error{Code: yodel.Unimplemented, NotProcessed: true, Message: fmt.Sprintf("%s: %s speaks net/rpc, which has no %s", call.Method, l.addr, what)}
+	return linkerror.Lacks(call, l.Addr, "net/rpc", what)
 }
 
 // request encodes a request. The arguments are encoded first, because this may fail. The
@@ -196,21 +174,15 @@ func (l *link) request(call *yodel.Call, number uint64) ([]byte, error) {
 	l.encoded.Reset()
 	failed := l.encode(call.Args)
 	args := l.encoded.Len()
-	if n := args; failed == nil && n > l.limits.MaxMessage {
-		return l.encoded.Bytes()[:valueAt(l.encoded.Bytes())], &yodel.Error{
-			Code: yodel.ResourceExhausted, ID: "YDL2201", NotProcessed: true,
-			Message: fmt.Sprintf("%s: the request has %d bytes, this client's limit is %d", call.Method, n, l.limits.MaxMessage),
-		}
+	if n := args; failed == nil && n > l.Limits.MaxMessage {
+		return l.encoded.Bytes()[:valueAt(l.encoded.Bytes())], linkerror.LargeRequest(call, n, l.Limits.MaxMessage)
 	}
 	if failed != nil {
-		return l.encoded.Bytes(), &yodel.Error{
-			Code: yodel.InvalidArgument, ID: "YDL2103", NotProcessed: true, Cause: failed,
-			Message: fmt.Sprintf("%s: %v (net/rpc)", call.Method, failed),
-		}
+		return l.encoded.Bytes(), linkerror.Unencoded(call, fmt.Errorf("%w (net/rpc)", failed))
 	}
 	if err := l.encoder.Encode(&rpc.Request{ServiceMethod: call.Method, Seq: number}); err != nil {
 		l.GiveUp(err)
-		return nil, pipelined.Unsent(err)
+		return nil, linkerror.Unsent(err)
 	}
 	b := l.encoded.Bytes()
 	l.sent = append(append(l.sent[:0], b[args:]...), b[:args]...)
@@ -237,36 +209,29 @@ func (l *link) encode(value any) (err error) {
 // next reads one reply and passes it to the waiting call.
 func (l *link) next() error {
 	var header rpc.Response
-	if err := l.frames.header(&header, l.limits.MaxMetadata+l.limits.MaxMessage); err != nil {
+	if err := l.frames.header(&header, l.Limits.MaxMetadata+l.Limits.MaxMessage); err != nil {
 		return err
 	}
 	v, err := l.frames.next()
 	if err != nil {
-		return unexpected(err)
+		return framebody.Unexpected(err)
 	}
-	var r reply
 	switch {
 	case !l.Expects(header.Seq): // its caller has stopped waiting
 		return l.frames.skip(v)
 	case header.Error != "":
-		r.err = errortext.Parse(header.Error)
-		err = l.frames.skip(v)
-	case v.size > l.limits.MaxMessage:
-		r.err = &yodel.Error{
-			Code: yodel.ResourceExhausted, ID: "YDL2202",
-			Message: fmt.Sprintf("%s: the reply from %s has %d bytes, this client's limit is %d", header.ServiceMethod, l.addr, v.size, l.limits.MaxMessage),
-		}
-		err = l.frames.skip(v)
-	default:
-		r.body, err = l.frames.body(v)
-		if refused, ok := errors.AsType[*pipelined.RefusedError](err); ok {
-			l.Deliver(header.Seq, reply{err: pipelined.NoMemoryForReply(l.addr)}, 0)
-			return l.frames.skip(value{size: refused.Left})
-		}
+		l.Deliver(header.Seq, reply{err: errortext.Parse(header.Error)}, 0)
+		return l.frames.skip(v)
+	case !v.open:
+		return l.Receive(header.Seq, header.ServiceMethod, v.definitions, v.size, func(body []byte, err error) reply { return reply{err, body} })
+	case v.size > l.Limits.MaxMessage:
+		l.Deliver(header.Seq, reply{err: linkerror.LargeReply(header.ServiceMethod, l.Addr, strconv.Itoa(v.size), l.Limits.MaxMessage)}, 0)
+		return l.frames.skip(v)
 	}
+	body, err := l.frames.body(v)
 	if err != nil {
 		return err
 	}
-	l.Deliver(header.Seq, r, cap(r.body))
+	l.Deliver(header.Seq, reply{body: body}, cap(body))
 	return nil
 }

@@ -23,65 +23,25 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/breaker"
 	"github.com/yodel-rpc/yodel/middleware/hedge"
 	"github.com/yodel-rpc/yodel/middleware/retry"
+	"github.com/yodel-rpc/yodel/protocol/internal/testserve"
 	"github.com/yodel-rpc/yodel/protocol/netrpc"
 )
 
 // A plainServer is a server of the standard library.
 type plainServer struct {
 	*Arith
-	addr     string
-	listener net.Listener
-	server   *rpc.Server
-
-	mu     sync.Mutex
-	killed bool
-	conns  []net.Conn
-	all    sync.WaitGroup
+	*testserve.Listener
 }
 
 // plain starts a server of the standard library at addr, or anywhere for "".
 func plain(t testing.TB, addr string) *plainServer {
 	t.Helper()
-	if addr == "" {
-		addr = "127.0.0.1:0"
-	}
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
+	server := rpc.NewServer()
+	arith := &Arith{began: make(chan struct{}, 100), release: make(chan struct{})}
+	if err := server.RegisterName("Arith", &Plain{arith}); err != nil {
 		t.Fatal(err)
 	}
-	s := &plainServer{Arith: &Arith{began: make(chan struct{}, 100), release: make(chan struct{})}, addr: l.Addr().String(), listener: l, server: rpc.NewServer()}
-	if err = s.server.RegisterName("Arith", &Plain{s.Arith}); err != nil {
-		t.Fatal(err)
-	}
-	s.all.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			s.mu.Lock()
-			s.conns = append(s.conns, conn)
-			if s.killed {
-				_ = conn.Close() // accepted at the last moment
-			}
-			s.mu.Unlock()
-			s.all.Go(func() { s.server.ServeConn(conn) })
-		}
-	})
-	t.Cleanup(s.kill)
-	return s
-}
-
-// kill closes the listener and cuts off all connections.
-func (s *plainServer) kill() {
-	_ = s.listener.Close() // it may be closed
-	s.mu.Lock()
-	s.killed = true
-	for _, conn := range s.conns {
-		_ = conn.Close() // it may be closed
-	}
-	s.mu.Unlock()
-	s.all.Wait()
+	return &plainServer{arith, testserve.Accept(t, addr, func(conn net.Conn) { server.ServeConn(conn) })}
 }
 
 // Plain is the service of a plainServer.
@@ -119,7 +79,7 @@ func calling(t testing.TB, o yodel.ClientOptions, addrs ...string) *yodel.Client
 func TestWire(t *testing.T) {
 	gob.Register(Content{})
 	s := plain(t, "")
-	c := calling(t, yodel.ClientOptions{}, "netrpc://"+s.addr)
+	c := calling(t, yodel.ClientOptions{}, "netrpc://"+s.Addr)
 	multiply := yodel.Method[Args, int]("Arith.Multiply")
 	for n := range 100 { // definitions of types are sent once
 		if product, err := multiply.Call(t.Context(), c, &Args{n, 2}); err != nil || *product != 2*n {
@@ -183,7 +143,7 @@ func TestWire(t *testing.T) {
 	if stats.Protocol != "netrpc" || stats.Attempts < 100 || stats.Failed == 0 || len(stats.Conns) != 1 {
 		t.Errorf("got the counters %+v", stats)
 	}
-	if n := len(s.conns); n != 1 {
+	if n := s.Accepted(); n != 1 {
 		t.Errorf("%d connections were made, want 1", n)
 	}
 }
@@ -197,7 +157,7 @@ func (*faulty) GobDecode([]byte) error     { return nil }
 // The caller gets the reply in encoded form, as a cache needs it.
 func TestWireGivesEncodedReplies(t *testing.T) {
 	s := plain(t, "")
-	c := calling(t, yodel.ClientOptions{}, "netrpc://"+s.addr)
+	c := calling(t, yodel.ClientOptions{}, "netrpc://"+s.Addr)
 	var e yodel.Encoded
 	if err := c.Call(t.Context(), "Arith.Divide", Args{7, 2}, &e); err != nil {
 		t.Fatal(err)
@@ -211,7 +171,7 @@ func TestWireGivesEncodedReplies(t *testing.T) {
 // A hundred callers share a connection, and callers that leave cost the others nothing.
 func TestWireIsShared(t *testing.T) {
 	s := plain(t, "")
-	c := calling(t, yodel.ClientOptions{}, "netrpc://"+s.addr)
+	c := calling(t, yodel.ClientOptions{}, "netrpc://"+s.Addr)
 	var callers sync.WaitGroup
 	for i := range 100 {
 		callers.Go(func() {
@@ -246,7 +206,7 @@ func TestWireIsShared(t *testing.T) {
 func TestWireModes(t *testing.T) {
 	s := plain(t, "")
 	defer close(s.release)
-	c := calling(t, yodel.ClientOptions{Timeout: 20 * time.Millisecond}, "netrpc://"+s.addr)
+	c := calling(t, yodel.ClientOptions{Timeout: 20 * time.Millisecond}, "netrpc://"+s.Addr)
 	if err := c.Ready(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -279,26 +239,21 @@ func TestWireWhoseServerDies(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		kinds = append(kinds, e.Kind)
-	}}, "netrpc://"+s.addr)
+	}}, "netrpc://"+s.Addr)
 	ended := make(chan error, 1)
 	go func() { ended <- c.Call(t.Context(), "Arith.Wait", new(int), new(string)) }()
 	<-s.began
-	_ = s.listener.Close() // what is tested
-	s.mu.Lock()
-	for _, conn := range s.conns {
-		_ = conn.Close() // what is tested
-	}
-	s.mu.Unlock()
+	s.Cut()
 	if err := <-ended; yodel.CodeOf(err) != yodel.Unavailable || yodel.NotProcessed(err) {
 		t.Errorf("got %v, want that it may have been executed", err)
 	}
 	close(s.release) // ServeConn waits for its handlers
-	s.kill()
+	s.Kill()
 	err := c.Call(t.Context(), "Arith.Multiply", &Args{}, new(int))
 	if yodel.CodeOf(err) != yodel.Unavailable || !yodel.NotProcessed(err) {
 		t.Errorf("got %v, want that it was not executed", err)
 	}
-	again := plain(t, s.addr)
+	again := plain(t, s.Addr)
 	deadline := time.Now().Add(20 * time.Second)
 	for {
 		var product int
@@ -306,7 +261,7 @@ func TestWireWhoseServerDies(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("after the restart at %s: %v", again.addr, err)
+			t.Fatalf("after the restart at %s: %v", again.Addr, err)
 		}
 	}
 	mu.Lock()
@@ -343,7 +298,7 @@ func TestWireHTTP(t *testing.T) {
 	}
 	wrong := yodel.NewClient(yodel.Static("netrpc+http://"+l.Addr().String()), &yodel.ClientOptions{Wires: []yodel.Wire{netrpc.WireHTTP(gobcodec.Codec, "/nothing")}})
 	defer wrong.Close()
-	if err = wrong.Call(t.Context(), "Arith.Multiply", &Args{}, nil); err == nil || !strings.Contains(err.Error(), `answered CONNECT /nothing with "404 Not Found"`) {
+	if err = wrong.Call(t.Context(), "Arith.Multiply", &Args{}, nil); err == nil || !strings.Contains(err.Error(), `answered CONNECT /nothing with "HTTP/1.0 404 Not Found"`) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -365,7 +320,7 @@ func TestUnspokenProtocols(t *testing.T) {
 		t.Errorf("got %v, want %q", err, want)
 	}
 	s := plain(t, "")
-	c = calling(t, yodel.ClientOptions{}, "thrift://127.0.0.1:1", "netrpc://"+s.addr)
+	c = calling(t, yodel.ClientOptions{}, "thrift://127.0.0.1:1", "netrpc://"+s.Addr)
 	for range 4 {
 		if err = c.Call(t.Context(), "Arith.Multiply", &Args{}, new(int)); err != nil {
 			t.Error(err)
@@ -385,7 +340,7 @@ func TestMixedFleet(t *testing.T) {
 	var addrs []string
 	for i := range old {
 		old[i] = plain(t, "")
-		addrs = append(addrs, "netrpc://"+old[i].addr)
+		addrs = append(addrs, "netrpc://"+old[i].Addr)
 	}
 	for range each {
 		s := serve(t, yodel.ServerOptions{})
@@ -431,8 +386,8 @@ func TestMixedFleet(t *testing.T) {
 	for round := range 6 {
 		i := round % each
 		was := answers[1].Load()
-		old[i].kill()
-		old[i] = plain(t, old[i].addr)
+		old[i].Kill()
+		old[i] = plain(t, old[i].Addr)
 		deadline := time.Now().Add(20 * time.Second)
 		for answers[1].Load() < was+20 && time.Now().Before(deadline) {
 			runtime.Gosched()

@@ -5,13 +5,9 @@ package rpcx
 import (
 	"cmp"
 	"context"
-	"fmt"
-	"math"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/callfields"
 	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
 )
 
@@ -32,19 +28,8 @@ func errorOf(metadata map[string]string) *yodel.Error {
 	if e, ok := rpcxwire.Parse(text); ok {
 		return e
 	}
-	e := &yodel.Error{Code: codeOf(text), ID: metadata[rpcxwire.KeyErrorID], NotProcessed: metadata[rpcxwire.KeyNotProcessed] == "1"}
-	if name := metadata[rpcxwire.KeyErrorCode]; name != "" {
-		if err := e.Code.UnmarshalText([]byte(name)); err != nil || e.Code == 0 {
-			e.Code = yodel.Unknown
-		}
-		text = strings.TrimPrefix(text, name+": ")
-	}
-	if e.ID != "" {
-		text = strings.TrimSuffix(text, fmt.Sprintf(" [%s]", e.ID))
-	}
-	if ms, err := strconv.ParseUint(metadata[rpcxwire.KeyRetryAfter], 10, 63); err == nil && ms < math.MaxInt64/uint64(time.Millisecond) {
-		e.RetryAfter = time.Duration(ms) * time.Millisecond
-	}
-	e.Message = cmp.Or(text, "the server answered with an error without a text")
+	e, _ := callfields.ReadError(text, codeOf(text), metadata)
+	e.NotProcessed = metadata[rpcxwire.KeyNotProcessed] == "1"
+	e.Message = cmp.Or(e.Message, "the server answered with an error without a text")
 	return e
 }

@@ -7,10 +7,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 
-	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
+	"github.com/yodel-rpc/yodel/protocol/internal/framebody"
 )
 
 // A frame is, with all numbers in big endian:
@@ -107,7 +106,7 @@ func (r *frameReader) next() (h *head, err error) {
 	b, err := r.Peek(headSize)
 	if err != nil {
 		if len(b) > 0 {
-			err = unexpected(err)
+			err = framebody.Unexpected(err)
 		}
 		return nil, err
 	}
@@ -146,7 +145,7 @@ func (r *frameReader) next() (h *head, err error) {
 func (r *frameReader) length(rest *uint64, more uint64) (int, error) {
 	b, err := r.Peek(4)
 	if err != nil {
-		return 0, unexpected(err)
+		return 0, framebody.Unexpected(err)
 	}
 	n := binary.BigEndian.Uint32(b)
 	_, _ = r.Discard(4) // the bytes are in the buffer
@@ -179,7 +178,7 @@ func (r *frameReader) name(rest *uint64, more uint64) (string, error) {
 func (r *frameReader) text(n int, rest *uint64) (string, error) {
 	b, err := r.Peek(n)
 	if err != nil {
-		return "", unexpected(err)
+		return "", framebody.Unexpected(err)
 	}
 	text := string(b)
 	_, _ = r.Discard(n) // the bytes are in the buffer
@@ -212,22 +211,11 @@ func (r *frameReader) pairs(h *head, rest *uint64) error {
 }
 
 // skip discards n bytes.
-func (r *frameReader) skip(n int) error {
-	_, err := io.CopyN(io.Discard, r.Reader, int64(n))
-	return unexpected(err)
-}
+func (r *frameReader) skip(n int) error { return framebody.Skip(r.Reader, n) }
 
 // body reads a payload of n bytes.
 func (r *frameReader) body(n int) ([]byte, error) {
-	return pipelined.ReadBody(nil, r.Reader, n, pipelined.Uncounted{})
-}
-
-// unexpected returns io.ErrUnexpectedEOF for io.EOF, and any other err unchanged.
-func unexpected(err error) error {
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	}
-	return err
+	return framebody.Read(nil, r.Reader, n, framebody.Uncounted{})
 }
 
 // countPairs returns the number of pairs in metadata.

@@ -9,10 +9,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/carries"
+	"github.com/yodel-rpc/yodel/protocol/internal/linkerror"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
 )
@@ -20,13 +20,9 @@ import (
 // A link is the client's side of a connection. The waiting calls decode their replies.
 type link struct {
 	*pipelined.Link[*reply]
-	wire     *wire
-	limits   yodel.Limits
-	addr     string
-	memory   pipelined.Memory
-	frames   frameReader // for next
-	received atomic.Int64
-	pushes   *pushes // nil if nobody wants them
+	wire   *wire
+	frames frameReader // for next
+	pushes *pushes     // nil if nobody wants them
 }
 
 // A reply is the answer to a call.
@@ -63,20 +59,22 @@ func (l *link) Do(ctx context.Context, call *yodel.Call) error {
 	return l.Await(ctx, p, func(r *reply) error { return l.take(ctx, r, q, call) })
 }
 
-// prepare returns the request for a call, without its payload.
-func (l *link) prepare(ctx context.Context, call *yodel.Call) (*request, *yodel.Error) {
-	if err := unsendableCall(call, l.addr); err != nil {
-		return nil, err
-	}
-	q := &request{codec: call.Codec, compressor: call.Compressing()}
+// Codec returns the codec of a call: see yodel.Link.
+func (l *link) Codec(call *yodel.Call) yodel.Codec {
 	_, encodedArgs := call.Args.(*yodel.Encoded)
 	_, encodedReply := call.Reply.(*yodel.Encoded)
-	if q.codec == nil && !encodedArgs && !encodedReply { // otherwise they are in the codec of the call
-		q.codec = l.wire.codec
+	if call.Codec != nil || l.wire.codec == nil || encodedArgs || encodedReply { // they are in the codec of the call
+		return call.Encoding()
 	}
-	if q.codec == nil {
-		q.codec = call.Encoding()
+	return l.wire.codec
+}
+
+// prepare returns the request for a call, without its payload.
+func (l *link) prepare(ctx context.Context, call *yodel.Call) (*request, *yodel.Error) {
+	if err := unsendableCall(call, l.Addr); err != nil {
+		return nil, err
 	}
+	q := &request{codec: l.Codec(call), compressor: call.Compressing()}
 	serialize, known := byte(0), false
 	if q.codec != nil {
 		serialize, known = l.wire.types[q.codec.Name()]
@@ -86,16 +84,16 @@ func (l *link) prepare(ctx context.Context, call *yodel.Call) (*request, *yodel.
 		if q.codec != nil {
 			name = q.codec.Name()
 		}
-		return nil, notSent(yodel.InvalidArgument, "YDL2103", "%s: %s speaks rpcx, which has no serialize type for the codec %q", call.Method, l.addr, name)
+		return nil, linkerror.Refused(yodel.InvalidArgument, "YDL2103", "%s: %s speaks rpcx, which has no serialize type for the codec %q", call.Method, l.Addr, name)
 	}
 	switch c := q.compressor; {
 	case c == nil || c.Name() == "gzip":
 	case call.Compressor == nil: // it is the client's, for servers of yodel
 		q.compressor = nil
 	default:
-		return nil, notSent(yodel.InvalidArgument, "YDL2103", "%s: %s speaks rpcx, which has gzip, but not the compressor %q", call.Method, l.addr, c.Name())
+		return nil, linkerror.Refused(yodel.InvalidArgument, "YDL2103", "%s: %s speaks rpcx, which has gzip, but not the compressor %q", call.Method, l.Addr, c.Name())
 	}
-	metadata, e := requestMetadata(ctx, call, l.limits)
+	metadata, e := requestMetadata(ctx, call, l.Limits)
 	if e != nil {
 		return nil, e
 	}
@@ -131,7 +129,7 @@ func unsendableCall(call *yodel.Call, addr string) *yodel.Error {
 	default:
 		return nil
 	}
-	return notSent(yodel.Unimplemented, "", "%s: %s speaks rpcx, which has no %s", call.Method, addr, what)
+	return linkerror.Lacks(call, addr, "rpcx", what)
 }
 
 // mostRatio is how many times its size a request may have after decompression. A server of yodel
@@ -148,17 +146,17 @@ func (l *link) encode(q *request, call *yodel.Call) ([]byte, *yodel.Error) {
 	if q.compressor != nil && len(frame)-first > mostDefault {
 		packed, err := q.compressor.Append(make([]byte, first, len(frame)), frame[first:])
 		if err != nil {
-			e := notSent(yodel.Internal, "YDL2103", "%s: compress with gzip: %v", call.Method, err)
-			e.Cause = err
+			e := linkerror.Unencoded(call, fmt.Errorf("compress with gzip: %w", err))
+			e.Code = yodel.Internal
 			return nil, e
 		}
-		if len(frame)-first <= min(mostRatio*(len(packed)-first), l.limits.MaxDecompressed) {
+		if len(frame)-first <= min(mostRatio*(len(packed)-first), l.Limits.MaxDecompressed) {
 			frame, q.head.flags = packed, q.head.flags|gzipped
 		}
 	}
 	q.head.payload = len(frame) - first
-	if q.head.payload > l.limits.MaxMessage {
-		return nil, notSent(yodel.ResourceExhausted, "YDL2201", "%s: the request has %d bytes, this client's limit is %d", call.Method, q.head.payload, l.limits.MaxMessage)
+	if q.head.payload > l.Limits.MaxMessage {
+		return nil, linkerror.LargeRequest(call, q.head.payload, l.Limits.MaxMessage)
 	}
 	q.head.append(frame[:0])
 	return frame, nil
@@ -174,9 +172,7 @@ func appendArgs(dst []byte, call *yodel.Call, codec yodel.Codec) ([]byte, *yodel
 	}
 	dst, err := codec.Append(dst, call.Args)
 	if err != nil {
-		e := notSent(yodel.InvalidArgument, "YDL2103", "%s: %v (codec %s)", call.Method, err, codec.Name())
-		e.Cause = err
-		return nil, e
+		return nil, linkerror.Unencoded(call, fmt.Errorf("%w (codec %s)", err, codec.Name()))
 	}
 	return dst, nil
 }
@@ -237,7 +233,7 @@ func (l *link) decode(ctx context.Context, r *reply, q *request, call *yodel.Cal
 		return nil
 	}
 	if r.serialize != q.head.serialize {
-		return l.unreadable(call, fmt.Errorf("it has the serialize type %d, and the request had %d", r.serialize, q.head.serialize))
+		return linkerror.Misfit(call, l.Addr, fmt.Errorf("it has the serialize type %d, and the request had %d", r.serialize, q.head.serialize))
 	}
 	if r.compressType() != 0 {
 		var err error
@@ -250,22 +246,15 @@ func (l *link) decode(ctx context.Context, r *reply, q *request, call *yodel.Cal
 		return nil
 	}
 	if err := q.codec.Decode(body, call.Reply); err != nil {
-		return l.unreadable(call, err)
+		return linkerror.Misfit(call, l.Addr, err)
 	}
 	return nil
-}
-
-func (l *link) unreadable(call *yodel.Call, err error) error {
-	return &yodel.Error{
-		Code: yodel.Internal, ID: "YDL2102", Cause: err,
-		Message: fmt.Sprintf("%s: the reply from %s does not fit %T: %v", call.Method, l.addr, call.Reply, err),
-	}
 }
 
 // unpack decompresses the payload of a reply.
 func (l *link) unpack(ctx context.Context, r *reply, q *request, call *yodel.Call) ([]byte, error) {
 	if r.compressType() != 1 || q.compressor == nil {
-		return nil, l.unreadable(call, fmt.Errorf("it has the compress type %d, for which the call has no compressor", r.compressType()))
+		return nil, linkerror.Misfit(call, l.Addr, fmt.Errorf("it has the compress type %d, for which the call has no compressor", r.compressType()))
 	}
 	encoded, reply := new(yodel.Encoded), call.Reply
 	call.Reply = encoded                // so that TakeReply decompresses within the client's limits, and does not decode
@@ -274,7 +263,7 @@ func (l *link) unpack(ctx context.Context, r *reply, q *request, call *yodel.Cal
 	if _, told := errors.AsType[*yodel.Error](err); err != nil && !told && ctx.Err() == nil {
 		err = &yodel.Error{
 			Code: yodel.DataLoss, ID: "YDL2205", Cause: err,
-			Message: fmt.Sprintf("%s: the reply from %s cannot be decompressed: %v", call.Method, l.addr, err),
+			Message: fmt.Sprintf("%s: the reply from %s cannot be decompressed: %v", call.Method, l.Addr, err),
 		}
 	}
 	return slices.Clip(encoded.Body), err
@@ -289,30 +278,14 @@ func (l *link) next() error {
 	if h.isPush() {
 		return l.pushed(h)
 	}
-	r := &reply{head: h}
-	switch number := h.seq + 1; {
-	case !l.Expects(number): // its caller has stopped waiting, or it is the answer to a heartbeat
+	number := h.seq + 1
+	if !l.Expects(number) { // its caller has stopped waiting, or it is the answer to a heartbeat
 		return l.frames.skip(h.payload)
-	case h.payload > l.limits.MaxMessage:
-		r.err = tooLarge("YDL2202", "%s: the reply from %s has %d bytes, this client's limit is %d", h.name(), l.addr, h.payload, l.limits.MaxMessage)
-		err = l.frames.skip(h.payload)
-	case h.excess != "":
-		r.err = tooLarge("YDL2203", "%s: the reply from %s: %s", h.name(), l.addr, h.excess)
-		err = l.frames.skip(h.payload)
-	default:
-		r.body, err = pipelined.ReadBody(nil, l.frames.Reader, h.payload, l.memory)
-		if refused, ok := errors.AsType[*pipelined.RefusedError](err); ok {
-			r.err = pipelined.NoMemoryForReply(l.addr)
-			l.Deliver(h.seq+1, r, 0)
-			return l.frames.skip(refused.Left)
-		}
 	}
-	if err == nil {
-		l.Deliver(h.seq+1, r, cap(r.body))
+	if h.excess != "" && h.payload <= l.Limits.MaxMessage {
+		e := &yodel.Error{Code: yodel.ResourceExhausted, ID: "YDL2203", Message: fmt.Sprintf("%s: the reply from %s: %s", h.name(), l.Addr, h.excess)}
+		l.Deliver(number, &reply{head: h, err: e}, 0)
+		return l.frames.skip(h.payload)
 	}
-	return err
-}
-
-func tooLarge(id, format string, args ...any) *yodel.Error {
-	return &yodel.Error{Code: yodel.ResourceExhausted, ID: id, Message: fmt.Sprintf(format, args...)}
+	return l.Receive(number, h.name(), nil, h.payload, func(body []byte, err error) *reply { return &reply{h, body, err} })
 }

@@ -9,12 +9,12 @@ import (
 	"net"
 	"runtime"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
+	"github.com/yodel-rpc/yodel/protocol/internal/testserve"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -113,19 +113,8 @@ func serve(t testing.TB, o yodel.ServerOptions) *served {
 	if err := s.Register(s.arith); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.addr = l.Addr().String()
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(ctx, l) }()
-	s.stop = sync.OnceValue(func() error {
-		cancel()
-		return <-ended
-	})
-	t.Cleanup(func() { _ = s.stop() }) // tests that care call it
+	l := testserve.Listen(t)
+	s.addr, s.stop = l.Addr().String(), testserve.Run(t, s.Server, l)
 	return s
 }
 

@@ -153,7 +153,7 @@ func TestErrorsOfOtherServers(t *testing.T) {
 			t.Errorf("%q: got %+v", text, got)
 		}
 	}
-	for _, metadata := range []map[string]string{nil, {rpcxwire.KeyError: ""}, {rpcxwire.KeyErrorCode: "nonsense"}, {rpcxwire.KeyErrorCode: "ok", rpcxwire.KeyRetryAfter: "-5"}, {rpcxwire.KeyRetryAfter: "18446744073709551615"}} {
+	for _, metadata := range []map[string]string{nil, {rpcxwire.KeyError: ""}, {"yodel-error-code": "nonsense"}, {"yodel-error-code": "ok", "yodel-retry-after-ms": "-5"}, {"yodel-retry-after-ms": "18446744073709551615"}} {
 		if got := errorOf(metadata); got.Code != yodel.Unknown || got.Message == "" || got.RetryAfter != 0 {
 			t.Errorf("%q: got %+v", metadata, got)
 		}

@@ -13,7 +13,7 @@ import (
 // pushed reads a message that the server sends without being asked.
 func (l *link) pushed(h *head) error {
 	codec := l.codecOf(h.serialize)
-	if l.pushes == nil || codec == nil || h.excess != "" || h.compressType() != 0 || h.payload > l.limits.MaxMessage || !l.pushes.room(h.payload) {
+	if l.pushes == nil || codec == nil || h.excess != "" || h.compressType() != 0 || h.payload > l.Limits.MaxMessage || !l.pushes.room(h.payload) {
 		l.wire.dropped.Add(1)
 		return l.frames.skip(h.payload)
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/linkerror"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
 
@@ -34,11 +35,11 @@ func (p *pusher) Do(ctx context.Context, call *yodel.Call) error {
 		return e
 	}
 	if limit := p.session.Limits().MaxMessage; len(body) > limit {
-		return notSent(yodel.ResourceExhausted, "YDL2201", "%s: the message has %d bytes, this server's limit is %d", call.Method, len(body), limit)
+		return linkerror.Refused(yodel.ResourceExhausted, "YDL2201", "%s: the message has %d bytes, this server's limit is %d", call.Method, len(body), limit)
 	}
 	h.payload = len(body)
 	if h.seq = p.begin(); h.seq == 0 {
-		return pipelined.Unsent(io.ErrClosedPipe)
+		return linkerror.Unsent(io.ErrClosedPipe)
 	}
 	defer p.sending.Done()
 	p.replies.Send(h.append(nil), body)
@@ -54,7 +55,7 @@ func (p *pusher) prepare(ctx context.Context, call *yodel.Call) (*head, yodel.Co
 	codec := call.Encoding()
 	serialize, known := p.protocol.types[codec.Name()]
 	if !known {
-		return nil, nil, notSent(yodel.InvalidArgument, "YDL2103", "%s: %s speaks rpcx, which has no serialize type for the codec %q", call.Method, addr, codec.Name())
+		return nil, nil, linkerror.Refused(yodel.InvalidArgument, "YDL2103", "%s: %s speaks rpcx, which has no serialize type for the codec %q", call.Method, addr, codec.Name())
 	}
 	metadata, e := requestMetadata(context.WithoutCancel(ctx), call, p.session.Limits()) // messages have no deadline
 	if e != nil {

@@ -65,16 +65,14 @@
 package rpcx
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/httpconnect"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
 )
@@ -144,7 +142,7 @@ func (p *protocol) Match(first []byte) (ok, more bool) {
 
 // Serve implements yodel.Protocol.
 func (p *protocol) Serve(_ context.Context, s *yodel.Session) error {
-	if err := p.acceptHTTP(s); err != nil {
+	if err := httpconnect.Accept(s, func(first byte) bool { return first != magic }, "Connected to rpcx"); err != nil {
 		return err
 	}
 	limits := s.Limits()
@@ -164,34 +162,4 @@ func (p *protocol) Serve(_ context.Context, s *yodel.Session) error {
 			return err
 		}
 	}
-}
-
-// acceptHTTP answers the HTTP request of a client that connects with the network "http".
-func (p *protocol) acceptHTTP(s *yodel.Session) error {
-	if err := s.Next(); err != nil {
-		return err
-	}
-	if first, err := s.Reader.Peek(1); err != nil || first[0] == magic {
-		return err
-	}
-	if err := skipHTTP(s.Reader.ReadSlice); err != nil {
-		return fmt.Errorf("read the CONNECT request: %w", err)
-	}
-	_, err := io.WriteString(s, "HTTP/1.0 200 Connected to rpcx\n\n")
-	return err
-}
-
-// skipHTTP reads lines up to an empty line.
-func skipHTTP(readLine func(byte) ([]byte, error)) error {
-	const most = 8 << 10
-	for n := 0; n < most; {
-		line, err := readLine('\n')
-		if err != nil {
-			return unexpected(err)
-		}
-		if n += len(line); len(bytes.TrimRight(line, "\r\n")) == 0 {
-			return nil
-		}
-	}
-	return errors.New("it has more than 8 KiB")
 }

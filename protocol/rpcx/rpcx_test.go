@@ -70,14 +70,14 @@ func TestErrors(t *testing.T) {
 		want            map[string]string // the metadata; of the text only the beginning
 		reply           string
 	}{
-		{"Arith.Half", `{"A":5}`, 0, map[string]string{rpcxwire.KeyError: "aborted: only half of it", rpcxwire.KeyErrorCode: "aborted"}, `{"C":5}`},
-		{"Arith.Mul", `{"A":"x"}`, 0, map[string]string{rpcxwire.KeyError: "invalid_argument: Arith.Mul: the request does not fit", rpcxwire.KeyErrorCode: "invalid_argument", rpcxwire.KeyErrorID: "YDL2101", rpcxwire.KeyNotProcessed: "1"}, ""},
-		{"Arith.Mul", strings.Repeat("x", 1<<10+1), 0, map[string]string{rpcxwire.KeyError: "resource_exhausted: Arith.Mul: the request has 1025 bytes", rpcxwire.KeyErrorCode: "resource_exhausted", rpcxwire.KeyErrorID: "YDL2201", rpcxwire.KeyNotProcessed: "1"}, ""},
-		{"Arith.Mul", "x", gzipped, map[string]string{rpcxwire.KeyError: `unimplemented: Arith.Mul: this server does not have the compressor "gzip" [YDL2004]`, rpcxwire.KeyErrorCode: "unimplemented", rpcxwire.KeyErrorID: "YDL2004", rpcxwire.KeyNotProcessed: "1"}, ""},
-		{"Arith.Attach", `{}`, 0, map[string]string{rpcxwire.KeyError: `internal: Arith.Attach: the reply has an attachment, which rpcx cannot carry`, rpcxwire.KeyErrorCode: "internal", rpcxwire.KeyErrorID: "YDL2104"}, `{"C":0}`},
-		{"Arith.Two", `{}`, 0, map[string]string{rpcxwire.KeyError: "invalid_argument: Arith.Two: the method is", rpcxwire.KeyErrorCode: "invalid_argument", rpcxwire.KeyErrorID: "YDL2005", rpcxwire.KeyNotProcessed: "1"}, ""},
-		{"Arith.Count", `{}`, 0, map[string]string{rpcxwire.KeyError: "invalid_argument: Arith.Count: the method is a feed", rpcxwire.KeyErrorCode: "invalid_argument", rpcxwire.KeyErrorID: "YDL2006", rpcxwire.KeyNotProcessed: "1"}, ""},
-		{"Arith.Exit", `{}`, 0, map[string]string{rpcxwire.KeyError: "internal: Arith.Exit: the handler ended its goroutine", rpcxwire.KeyErrorCode: "internal", rpcxwire.KeyErrorID: "YDL5002"}, ""},
+		{"Arith.Half", `{"A":5}`, 0, map[string]string{rpcxwire.KeyError: "aborted: only half of it", "yodel-error-code": "aborted"}, `{"C":5}`},
+		{"Arith.Mul", `{"A":"x"}`, 0, map[string]string{rpcxwire.KeyError: "invalid_argument: Arith.Mul: the request does not fit", "yodel-error-code": "invalid_argument", "yodel-error-id": "YDL2101", rpcxwire.KeyNotProcessed: "1"}, ""},
+		{"Arith.Mul", strings.Repeat("x", 1<<10+1), 0, map[string]string{rpcxwire.KeyError: "resource_exhausted: Arith.Mul: the request has 1025 bytes", "yodel-error-code": "resource_exhausted", "yodel-error-id": "YDL2201", rpcxwire.KeyNotProcessed: "1"}, ""},
+		{"Arith.Mul", "x", gzipped, map[string]string{rpcxwire.KeyError: `unimplemented: Arith.Mul: this server does not have the compressor "gzip" [YDL2004]`, "yodel-error-code": "unimplemented", "yodel-error-id": "YDL2004", rpcxwire.KeyNotProcessed: "1"}, ""},
+		{"Arith.Attach", `{}`, 0, map[string]string{rpcxwire.KeyError: `internal: Arith.Attach: the reply has an attachment, which rpcx cannot carry`, "yodel-error-code": "internal", "yodel-error-id": "YDL2104"}, `{"C":0}`},
+		{"Arith.Two", `{}`, 0, map[string]string{rpcxwire.KeyError: "invalid_argument: Arith.Two: the method is", "yodel-error-code": "invalid_argument", "yodel-error-id": "YDL2005", rpcxwire.KeyNotProcessed: "1"}, ""},
+		{"Arith.Count", `{}`, 0, map[string]string{rpcxwire.KeyError: "invalid_argument: Arith.Count: the method is a feed", "yodel-error-code": "invalid_argument", "yodel-error-id": "YDL2006", rpcxwire.KeyNotProcessed: "1"}, ""},
+		{"Arith.Exit", `{}`, 0, map[string]string{rpcxwire.KeyError: "internal: Arith.Exit: the handler ended its goroutine", "yodel-error-code": "internal", "yodel-error-id": "YDL5002"}, ""},
 	} {
 		path, method, _ := strings.Cut(test.method, ".")
 		c.send(head{serialize: 1, flags: test.flags, path: path, method: method}, test.payload)
@@ -107,7 +107,7 @@ func TestReservedMetadataIsLeftOut(t *testing.T) {
 func TestMetadata(t *testing.T) {
 	s := serve(t, yodel.ServerOptions{})
 	c := dial(t, s.addr)
-	metadata := pairsOf("k", "v", "e", "", "ü", "ö", rpcxwire.KeyAuth, "secret", rpcxwire.KeyTimeout, "90500", "yodel-tenant", "anna", rpcxwire.KeyAttempt, "2")
+	metadata := pairsOf("k", "v", "e", "", "ü", "ö", rpcxwire.KeyAuth, "secret", rpcxwire.KeyTimeout, "90500", "yodel-tenant", "anna", rpcxwire.Fields.Attempt, "2")
 	c.send(head{serialize: 1, seq: 1 << 40, path: "Arith", method: "Describe", metadata: metadata}, `{}`)
 	h, got, body := c.read()
 	if h.flags != response || h.seq != 1<<40 || !maps.Equal(got, map[string]string{"header": "1", "trailer": "2", "empty": ""}) {
@@ -126,7 +126,7 @@ func TestMetadata(t *testing.T) {
 	}
 	many := strings.Repeat(pairsOf("k", ""), 129)
 	c.send(head{serialize: 1, path: "Arith", method: "Mul", metadata: many}, `{}`)
-	if h, got, _ := c.read(); h.flags != response|failed || got[rpcxwire.KeyErrorID] != "YDL2203" || got[rpcxwire.KeyNotProcessed] != "1" {
+	if h, got, _ := c.read(); h.flags != response|failed || got["yodel-error-id"] != "YDL2203" || got[rpcxwire.KeyNotProcessed] != "1" {
 		t.Errorf("got %+v, %q", h, got)
 	}
 }
@@ -162,11 +162,11 @@ func TestCompression(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.send(head{flags: gzipped, path: "Arith", method: "Echo"}, string(bomb))
-	if h, got, _ := c.read(); h.flags != response|failed || got[rpcxwire.KeyErrorID] != "YDL2204" {
+	if h, got, _ := c.read(); h.flags != response|failed || got["yodel-error-id"] != "YDL2204" {
 		t.Errorf("got %+v, %q", h, got)
 	}
 	c.send(head{flags: gzipped, path: "Arith", method: "Echo"}, "not gzip")
-	if h, got, _ := c.read(); h.flags != response|failed || got[rpcxwire.KeyErrorID] != "YDL2101" {
+	if h, got, _ := c.read(); h.flags != response|failed || got["yodel-error-id"] != "YDL2101" {
 		t.Errorf("got %+v, %q", h, got)
 	}
 }
@@ -235,7 +235,7 @@ func TestUnauthenticated(t *testing.T) {
 		c.send(head{flags: kind, serialize: 1, seq: 3, path: "Arith", method: "Mul", metadata: pairsOf(rpcxwire.KeyAuth, "bad")}, `{}`)
 		if kind == 0 {
 			h, got, _ := c.read()
-			if h.seq != 3 || h.flags != response|failed || got[rpcxwire.KeyError] != "unauthenticated: invalid token" || got[rpcxwire.KeyErrorCode] != "unauthenticated" {
+			if h.seq != 3 || h.flags != response|failed || got[rpcxwire.KeyError] != "unauthenticated: invalid token" || got["yodel-error-code"] != "unauthenticated" {
 				t.Errorf("got %+v, %q", h, got)
 			}
 			c.send(head{serialize: 1, seq: 4, path: "Arith", method: "Mul", metadata: pairsOf(rpcxwire.KeyAuth, "good")}, `{}`) // it gets no answer

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/framebody"
+	"github.com/yodel-rpc/yodel/protocol/internal/linkerror"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
 )
@@ -71,13 +73,13 @@ func (c *conn) call(h *head) error {
 	}
 	var e *yodel.Error
 	if !c.session.Reserve(cost) {
-		cost, e = 0, pipelined.NoMemoryForRequest(v.Call().Method)
+		cost, e = 0, framebody.NoMemory(v.Call().Method)
 	} else if e = c.describe(h, v); e != nil { // the hook Connect, which Admit calls, may refuse the connection
 		e = cmp.Or(v.Admit(0, true), e)
 	}
 	if e == nil {
 		var err error
-		if v.Body, skip, e, err = pipelined.Receive(v, c.session, nil, c.frames, h.payload); err != nil {
+		if v.Body, skip, e, err = framebody.Receive(v, c.session, nil, c.frames, h.payload); err != nil {
 			end()
 			return err
 		}
@@ -115,7 +117,7 @@ func (c *conn) describe(h *head, v *yodel.Served) *yodel.Error {
 
 // refused returns the error of a call that was not executed.
 func refused(id, format string, args ...any) *yodel.Error {
-	return notSent(yodel.ResourceExhausted, id, format, args...)
+	return linkerror.Refused(yodel.ResourceExhausted, id, format, args...)
 }
 
 // compressor returns the compressor of a request, or nil. It reports false for a compress type that
@@ -144,7 +146,7 @@ func (c *conn) echo(h *head) error {
 	frame := h.append(make([]byte, 0, size))
 	body := frame[len(frame):size]
 	if _, err := io.ReadFull(c.frames, body); err != nil {
-		return unexpected(err)
+		return framebody.Unexpected(err)
 	}
 	c.replies.Send(frame[:size])
 	return nil

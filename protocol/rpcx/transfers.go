@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/framebody"
 )
 
 // A File describes a file that is transferred. The fields have the names of rpcx.
@@ -229,7 +230,7 @@ func (t *Transfers) Serve(ctx context.Context, s *yodel.Session) error {
 	conn := s.AsConn()
 	var key token
 	if _, err := io.ReadFull(conn, key[:]); err != nil {
-		return unexpected(err)
+		return framebody.Unexpected(err)
 	}
 	w, ok := t.take(key)
 	if !ok {
@@ -267,7 +268,7 @@ func (r *wholeReader) Read(b []byte) (int, error) {
 	}
 	n, err := r.from.Read(b)
 	if r.left -= int64(n); r.left > 0 {
-		err = unexpected(err)
+		err = framebody.Unexpected(err)
 	} else {
 		err = nil // the next Read has it
 	}

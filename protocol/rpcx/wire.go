@@ -3,17 +3,13 @@
 package rpcx
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"errors"
-	"fmt"
-	"io"
 	"net"
 	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/httpconnect"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
 
@@ -75,91 +71,22 @@ func (w *wire) Name() string {
 // Connect implements yodel.Wire.
 func (w *wire) Connect(ctx context.Context, nc net.Conn, ep *yodel.Endpoint) (yodel.Link, error) {
 	limits := ep.Client().Limits()
-	l := &link{
-		Link: pipelined.NewLink[*reply](nc, limits, ep), wire: w, limits: limits, addr: ep.Addr(), memory: ep,
-	}
-	l.frames = frameReader{bufio.NewReaderSize(countingReader{nc, &l.received}, 32<<10), limits.MaxMetadata, limits.MaxPairs}
+	l := &link{Link: pipelined.NewLink[*reply](nc, ep.Addr(), limits, ep), wire: w}
+	l.frames = frameReader{l.Reader, limits.MaxMetadata, limits.MaxPairs}
 	if w.path != "" {
-		if err := w.connectHTTP(ctx, nc, l.frames.Reader); err != nil {
+		if err := httpconnect.Ask(ctx, nc, l.Reader, w.path); err != nil {
 			return nil, err
 		}
 	}
 	if w.push != nil {
 		l.pushes = newPushes(w.push, w.dropped, limits.MaxUnsent) // before the reading goroutine starts
 	}
-	l.Start(l.next)
-	go l.keepAlive() //nolint:contextcheck // the context of a call is that of its session
+	l.Start(l.next, l.sendHeartbeat)
 	if w.push != nil {
 		ep.Client().Background(func(ctx context.Context) { l.pushes.run(ctx, l.Done()) })
 	}
 	return l, nil
 }
-
-// connectHTTP asks an HTTP server for its rpcx service.
-func (w *wire) connectHTTP(ctx context.Context, nc net.Conn, reader *bufio.Reader) error {
-	deadline, _ := ctx.Deadline()
-	_ = nc.SetDeadline(deadline) // if nc does not support deadlines, the end of ctx closes it
-	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
-	defer stop()
-	if _, err := io.WriteString(nc, "CONNECT "+w.path+" HTTP/1.0\n\n"); err != nil {
-		return err
-	}
-	status, err := reader.ReadSlice('\n')
-	status = bytes.TrimRight(bytes.Clone(status), "\r\n")
-	if err == nil && !bytes.HasPrefix(status, []byte("HTTP/1.0 200 ")) && !bytes.HasPrefix(status, []byte("HTTP/1.1 200 ")) {
-		err = fmt.Errorf("the server answered with %.60q", status)
-	}
-	if err == nil {
-		err = skipHTTP(reader.ReadSlice)
-	}
-	if err != nil {
-		return fmt.Errorf("CONNECT %s: %w", w.path, unexpected(err))
-	}
-	return nc.SetDeadline(time.Time{})
-}
-
-// A countingReader counts the bytes that are read.
-type countingReader struct {
-	io.Reader
-	count *atomic.Int64
-}
-
-func (r countingReader) Read(b []byte) (int, error) {
-	n, err := r.Reader.Read(b)
-	r.count.Add(int64(n))
-	return n, err
-}
-
-// keepAlive sends a heartbeat when the connection has been silent for Limits.KeepAlive, and ends
-// the connection when it has been silent for twice that time.
-func (l *link) keepAlive() {
-	if l.limits.KeepAlive <= 0 {
-		return
-	}
-	ticker := time.NewTicker(l.limits.KeepAlive)
-	defer ticker.Stop()
-	last, silent := l.received.Load(), false
-	for {
-		select {
-		case <-l.Done():
-			return
-		case <-ticker.C:
-		}
-		now := l.received.Load()
-		switch {
-		case now != last:
-			last, silent = now, false
-		case silent:
-			l.GiveUp(errSilent)
-			return
-		default:
-			silent = true
-			l.sendHeartbeat()
-		}
-	}
-}
-
-var errSilent = errors.New("the server does not answer heartbeats")
 
 // sendHeartbeat sends a heartbeat as clients of rpcx do: with the time in nanoseconds, encoded in
 // MessagePack. Its answer is a frame that no call waits for.
@@ -169,7 +96,7 @@ func (l *link) sendHeartbeat() {
 	for i, now := 8, time.Now().UnixNano(); i > 0; i, now = i-1, now>>8 {
 		payload[i] = byte(now)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), l.limits.KeepAlive)
+	ctx, cancel := context.WithTimeout(context.Background(), l.Limits.KeepAlive)
 	defer cancel()
 	_, _ = l.Send(ctx, false, func(number uint64) ([]byte, error) { // if it is not sent, the connection stays silent
 		h := head{flags: heartbeat, serialize: 3, seq: number - 1, payload: len(payload)}

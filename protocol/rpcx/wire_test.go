@@ -20,6 +20,7 @@ import (
 	"github.com/yodel-rpc/yodel/compress/flate"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
+	"github.com/yodel-rpc/yodel/protocol/internal/testserve"
 )
 
 // calling returns a client that calls servers of rpcx.
@@ -161,26 +162,7 @@ func TestWireEncoded(t *testing.T) {
 // A foreignServer answers each connection with a function.
 func foreignServer(t *testing.T, serve func(c *rawClient)) (addr string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() {
-				defer conn.Close()
-				serve(&rawClient{t, conn, readerOf(conn)})
-			})
-		}
-	})
-	t.Cleanup(all.Wait)
-	t.Cleanup(func() { _ = l.Close() })
-	return l.Addr().String()
+	return testserve.Accept(t, "", func(conn net.Conn) { serve(&rawClient{t, conn, readerOf(conn)}) }).Addr
 }
 
 // next returns the next frame, or nil at the end of the connection.

@@ -10,6 +10,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/thriftwire"
 	"github.com/yodel-rpc/yodel/protocol/internal/errortext"
+	"github.com/yodel-rpc/yodel/protocol/internal/linkerror"
 )
 
 // decode decodes a reply into the call, or returns the error of the call.
@@ -34,7 +35,7 @@ func (l *link) decode(call *yodel.Call, r *reply) error {
 	})
 	switch {
 	case err != nil:
-		return l.misfit(call, err)
+		return linkerror.Misfit(call, l.Addr, err)
 	case r.kind == thriftwire.Exception:
 		return exception.error()
 	case thrown != nil:
@@ -72,16 +73,12 @@ func (l *link) accept(call *yodel.Call, result []byte) error {
 		if hasNoFields(to) {
 			return nil
 		}
-		return l.misfit(call, errors.New("it has no result, as that of a void method"))
+		return linkerror.Misfit(call, l.Addr, errors.New("it has no result, as that of a void method"))
 	}
 	if err := l.codec.Decode(result, to); err != nil {
-		return l.misfit(call, err)
+		return linkerror.Misfit(call, l.Addr, err)
 	}
 	return nil
-}
-
-func (l *link) misfit(call *yodel.Call, err error) error {
-	return &yodel.Error{Code: yodel.Internal, ID: "YDL2102", Cause: err, Message: fmt.Sprintf("%s: the reply from %s does not fit %T: %v", call.Method, l.addr, call.Reply, err)}
 }
 
 // exceptionType is the type of the detail for an exception, before the number of its field.
@@ -98,10 +95,10 @@ func (l *link) thrown(call *yodel.Call, id int16, encoded []byte) error {
 	}
 	exception := reflect.New(reflect.TypeOf(sample))
 	if err := l.codec.Decode(encoded, exception.Interface()); err != nil {
-		return l.misfit(call, fmt.Errorf("the exception of field %d: %w", id, err))
+		return linkerror.Misfit(call, l.Addr, fmt.Errorf("the exception of field %d: %w", id, err))
 	}
 	err, _ := reflect.TypeAssert[error](exception.Elem()) // it has the type of sample
-	return &yodel.Error{Code: yodel.Unknown, Message: err.Error(), Cause: err}
+	return &yodel.Error{Code: yodel.CodeOf(err), Message: err.Error(), Cause: err}
 }
 
 // An applicationException is a TApplicationException.

@@ -13,12 +13,12 @@ import (
 	"net"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/thriftwire"
+	"github.com/yodel-rpc/yodel/protocol/internal/testserve"
 	"github.com/yodel-rpc/yodel/protocol/thrift"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -87,30 +87,12 @@ type served struct {
 	*yodel.Server
 	*Arith
 	addr string
-	log  *lines
-}
-
-// A lines is a log.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	log  *testserve.Log
 }
 
 func serve(t testing.TB, o *thrift.Options, so yodel.ServerOptions) *served {
 	t.Helper()
-	s := &served{Arith: &Arith{began: make(chan string, 100), release: make(chan struct{})}, log: new(lines)}
+	s := &served{Arith: &Arith{began: make(chan string, 100), release: make(chan struct{})}, log: new(testserve.Log)}
 	so.Protocols = []yodel.Protocol{thrift.New(o)}
 	so.Logger = slog.New(slog.NewTextHandler(s.log, nil))
 	if so.Codecs == nil {
@@ -120,18 +102,9 @@ func serve(t testing.TB, o *thrift.Options, so yodel.ServerOptions) *served {
 	if err := errors.Join(s.Register(s.Arith), s.Handle("plain", plain)); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testserve.Listen(t)
 	s.addr = l.Addr().String()
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(ctx, l) }()
-	t.Cleanup(func() {
-		cancel()
-		<-ended
-	})
+	testserve.Run(t, s.Server, l)
 	return s
 }
 
@@ -274,7 +247,7 @@ func TestDeclaredExceptionsAreNotHidden(t *testing.T) {
 				t.Errorf("declared %t, %v, with a code: got %+v, %x", declared, d, r.Header, r.fields)
 			}
 		}
-		if logged := strings.Contains(s.log.String(), "hidden error"); logged == declared {
+		if logged := strings.Contains(s.log.String(), "hiddenError"); logged == declared {
 			t.Errorf("declared %t: the log has hidden errors: %t\n%s", declared, logged, s.log)
 		}
 		s.awaitErrors(t, "Arith.Half", "invalid_argument", uint64(len(dialects)))
@@ -430,7 +403,7 @@ func FuzzServe(f *testing.F) {
 		f.Add(append(d.call(1, "move", &Point{1, 2}), d.call(2, "both", &Point{}, &Point{})...))
 		f.Add(d.message(thriftwire.Header{Type: thriftwire.OneWay, Name: "Arith:not"}, d.encode(true)...))
 	}
-	var log lines
+	var log testserve.Log
 	network := mem.New()
 	s := yodel.NewServer(&yodel.ServerOptions{
 		Codecs: codecs, Protocols: []yodel.Protocol{thrift.New(&thrift.Options{Service: "Arith"})}, MaxMemory: 1 << 20, MaxOpen: 2,

@@ -60,11 +60,11 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/thriftwire"
+	"github.com/yodel-rpc/yodel/protocol/internal/framebody"
+	"github.com/yodel-rpc/yodel/protocol/internal/methodname"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
 
@@ -90,7 +90,8 @@ type Options struct {
 // a field in the method's throws clause, an error of the exception's type, usually a nil pointer.
 // The type is one that package codec/thrift can encode. A server throws the first of these that
 // errors.As finds in the error of the handler. A client decodes an exception into a new value,
-// which errors.As finds in the error of the call.
+// which errors.As finds in the error of the call. If the type has a method Unwrap that returns a
+// yodel.Code, the error has this code on both sides.
 //
 //	thrift.Throws{"Arith.div": {1: (*DivisionByZero)(nil)}}
 type Throws map[string]map[int16]error
@@ -221,11 +222,11 @@ func (p *protocol) Serve(_ context.Context, s *yodel.Session) error {
 	case compressed:
 		return errors.New("the client uses TZlibTransport, which is not served: use TFramedTransport or TBufferedTransport")
 	default:
-		return unexpected(err)
+		return framebody.Unexpected(err)
 	}
 	c := &conn{
 		Session: s, options: &p.Options, limits: s.Limits(), replies: pipelined.NewReplies(s), framed: kind == framed,
-		names: make(map[string]string), last: make(chan struct{}),
+		methods: methodname.NewFinder(s), last: make(chan struct{}),
 	}
 	close(c.last)
 	for i, name := range codecNames {
@@ -249,8 +250,8 @@ type conn struct {
 	replies *pipelined.Replies
 	framed  bool
 	codecs  [2]yodel.Codec
-	names   map[string]string // the methods that the names of Thrift mean; only of existing methods
-	last    chan struct{}     // closed when the last request is answered
+	methods *methodname.Finder
+	last    chan struct{} // closed when the last request is answered
 }
 
 // next reads a request and starts its execution.
@@ -264,7 +265,7 @@ func (c *conn) next() error {
 	defer func() { c.Release(source.Reserved()) }()
 	head, err := r.Header(maxName)
 	if err != nil {
-		return unexpected(err)
+		return framebody.Unexpected(err)
 	}
 	args := r.At
 	r.Format = head.Format
@@ -274,14 +275,14 @@ func (c *conn) next() error {
 	}
 	if err = r.Skip(thriftwire.Struct, 0); err != nil {
 		call.End()
-		return unexpected(err)
+		return framebody.Unexpected(err)
 	}
 	size := r.At - args
 	switch fault := source.Fault(); {
 	case errors.Is(fault, thriftwire.ErrTooLarge):
 		size = c.limits.MaxMessage + 1 // Admit refuses it
 	case fault != nil:
-		call.refuse(pipelined.NoMemoryForRequest(call.Call().Method))
+		call.refuse(framebody.NoMemory(call.Call().Method))
 		return nil
 	}
 	if e := call.Admit(size, true); e != nil {
@@ -297,7 +298,7 @@ func (c *conn) next() error {
 func (c *conn) nextFrame() error {
 	length, err := c.Reader.Peek(4)
 	if err != nil {
-		return unexpected(err)
+		return framebody.Unexpected(err)
 	}
 	size := int64(length[0])<<24 | int64(length[1])<<16 | int64(length[2])<<8 | int64(length[3])
 	_, _ = c.Reader.Discard(4) // Peek has read them
@@ -310,13 +311,13 @@ func (c *conn) nextFrame() error {
 	source.Attach(&r)
 	head, err := r.Header(maxName)
 	if err != nil {
-		return fmt.Errorf("a frame of %d bytes: %w", size, unexpected(err))
+		return fmt.Errorf("a frame of %d bytes: %w", size, framebody.Unexpected(err))
 	}
 	call, err := c.begin(head)
 	if err != nil {
 		return err
 	}
-	body, _, refusal, err := pipelined.Receive(call.Served, c.Session, make([]byte, 1), frame, int(frame.N))
+	body, _, refusal, err := framebody.Receive(call.Served, c.Session, make([]byte, 1), frame, int(frame.N))
 	switch {
 	case err != nil:
 		call.End()
@@ -329,14 +330,6 @@ func (c *conn) nextFrame() error {
 	call.Body = body
 	call.execute()
 	return nil
-}
-
-// unexpected returns io.ErrUnexpectedEOF for io.EOF, and any other err unchanged.
-func unexpected(err error) error {
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	}
-	return err
 }
 
 // begin begins the call of a request.
@@ -361,28 +354,9 @@ func (c *conn) begin(head thriftwire.Header) (*call, error) {
 
 // resolve begins a call of the method that a name of Thrift means.
 func (c *conn) resolve(name string, codec yodel.Codec) *yodel.Served {
-	if method, ok := c.names[name]; ok {
-		return c.Begin(method, codec, nil)
-	}
 	service, method, ok := strings.Cut(name, ":")
 	if !ok {
 		service, method = c.options.Service, name
 	}
-	if service != "" {
-		service += "."
-	}
-	v := c.Begin(service+method, codec, nil)
-	if first, size := utf8.DecodeRuneInString(method); v.Kind() == "" && unicode.IsLower(first) {
-		raised := c.Begin(service+string(unicode.ToUpper(first))+method[size:], codec, nil)
-		if raised.Kind() == "" {
-			raised.End()
-		} else {
-			v.End()
-			v = raised
-		}
-	}
-	if v.Kind() != "" && len(c.names) < c.limits.MaxMethods {
-		c.names[name] = v.Call().Method
-	}
-	return v
+	return c.methods.Begin(service, method, codec)
 }

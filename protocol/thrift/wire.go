@@ -3,7 +3,6 @@
 package thrift
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"encoding/binary"
@@ -16,7 +15,10 @@ import (
 	"sync/atomic"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/carries"
 	"github.com/yodel-rpc/yodel/internal/thriftwire"
+	"github.com/yodel-rpc/yodel/protocol/internal/framebody"
+	"github.com/yodel-rpc/yodel/protocol/internal/linkerror"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
 
@@ -53,7 +55,8 @@ type WireOptions struct {
 //	})
 //
 // The name of codec decides the protocol: "thrift" is the binary protocol, and "thrift-compact" the
-// compact one. Wire panics if the codec has another name. Nil means the default WireOptions.
+// compact one. Wire panics if the codec has another name, or does not carry an exception of Throws.
+// Nil means the default WireOptions.
 //
 // The method of a call is named as in Thrift's language, for example "Arith.mul". Values become the
 // arguments 1, 2 and so on, in the order of the values. A single message becomes argument 1. If its
@@ -67,7 +70,8 @@ type WireOptions struct {
 // fails before it is sent. If a caller stops waiting, its connection remains occupied until the
 // reply comes, unless Concurrent is set.
 //
-// An exception that WireOptions.Throws has is the cause of the call's error, whose code is Unknown.
+// An exception that WireOptions.Throws has is the cause of the call's error, which has the code of
+// the exception: that of yodel.CodeOf, Unknown by default.
 // Any other declared exception is in Error.Details, encoded, with the type "thrift.exception.1" for
 // field 1. A TApplicationException becomes an error with its text. If the text begins with the name
 // of a code, as the texts of yodel servers do, the error has that code. Otherwise its code is
@@ -86,6 +90,13 @@ func Wire(codec yodel.Codec, o *WireOptions) yodel.Wire {
 	default:
 		panic(fmt.Sprintf("thrift: Wire needs the codec %q or %q", codecNames[thriftwire.Binary], codecNames[thriftwire.Compact]))
 	}
+	for method, exceptions := range w.Throws {
+		for id, exception := range exceptions {
+			if err := carries.Check(codec, reflect.TypeOf(exception)); err != nil {
+				panic(fmt.Sprintf("thrift: the exception %d of %s: %v", id, method, err))
+			}
+		}
+	}
 	return w
 }
 
@@ -100,12 +111,8 @@ func (*wire) Name() string { return "thrift" }
 
 // Connect implements yodel.Wire.
 func (w *wire) Connect(_ context.Context, nc net.Conn, ep *yodel.Endpoint) (yodel.Link, error) {
-	limits := ep.Client().Limits()
-	l := &link{
-		Link: pipelined.NewLink[reply](nc, limits, ep), wire: w, limits: limits, addr: ep.Addr(), memory: ep,
-		reader: bufio.NewReaderSize(nc, 32<<10), turn: make(chan struct{}, 1),
-	}
-	l.Start(l.next)
+	l := &link{Link: pipelined.NewLink[reply](nc, ep.Addr(), ep.Client().Limits(), ep), wire: w, turn: make(chan struct{}, 1)}
+	l.Start(l.next, nil)
 	return l, nil
 }
 
@@ -113,10 +120,6 @@ func (w *wire) Connect(_ context.Context, nc net.Conn, ep *yodel.Endpoint) (yode
 type link struct {
 	*pipelined.Link[reply]
 	*wire
-	limits yodel.Limits
-	addr   string
-	memory pipelined.Memory
-	reader *bufio.Reader // for next
 
 	turn   chan struct{} // has an element while a call is in flight; unused with Concurrent
 	sent   atomic.Uint64 // the number of the last request
@@ -157,9 +160,9 @@ func (l *link) await(ctx context.Context) error {
 	case l.turn <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return pipelined.Unsent(context.Cause(ctx))
+		return linkerror.Unsent(context.Cause(ctx))
 	case <-l.Closing():
-		return pipelined.Unsent(l.Err())
+		return linkerror.Unsent(l.Err())
 	}
 }
 
@@ -174,6 +177,9 @@ func (l *link) release() {
 	default: // Concurrent
 	}
 }
+
+// Codec returns the codec that decodes the reply of a call: see yodel.Link.
+func (l *link) Codec(*yodel.Call) yodel.Codec { return l.codec }
 
 // unsendable returns why a call cannot be sent by this protocol, or nil.
 func (l *link) unsendable(call *yodel.Call) error {
@@ -194,7 +200,7 @@ func (l *link) unsendable(call *yodel.Call) error {
 	default:
 		return nil
 	}
-	return &yodel.Error{Code: yodel.Unimplemented, NotProcessed: true, Message: fmt.Sprintf("%s: %s speaks Thrift, which has no %s", call.Method, l.addr, what)}
+	return linkerror.Lacks(call, l.Addr, "Thrift", what)
 }
 
 // elsewhere returns an error if the server may execute a method of another service instead.
@@ -204,15 +210,9 @@ func (l *link) elsewhere(method string) error {
 		return nil
 	}
 	if l.Service == "" {
-		return &yodel.Error{
-			Code: yodel.Unimplemented, NotProcessed: true,
-			Message: fmt.Sprintf("%s: a request to %s does not name the service: set thrift.WireOptions.Service to %q, or Multiplexed", method, l.addr, method[:i]),
-		}
+		return linkerror.Refused(yodel.Unimplemented, "", "%s: a request to %s does not name the service: set thrift.WireOptions.Service to %q, or Multiplexed", method, l.Addr, method[:i])
 	}
-	return &yodel.Error{
-		Code: yodel.Unimplemented, ID: "YDL2001", NotProcessed: true,
-		Message: fmt.Sprintf("%s: %s has the service %s, as thrift.WireOptions.Service says", method, l.addr, l.Service),
-	}
+	return linkerror.Refused(yodel.Unimplemented, "YDL2001", "%s: %s has the service %s, as thrift.WireOptions.Service says", method, l.Addr, l.Service)
 }
 
 // args encodes the struct of the arguments, with its end.
@@ -224,16 +224,16 @@ func (l *link) args(call *yodel.Call) (b []byte, err error) {
 		for i, arg := range args {
 			value, err := l.codec.Append(nil, arg)
 			if err != nil {
-				return nil, unencoded(call, fmt.Errorf("value %d: %w", i+1, err))
+				return nil, linkerror.Unencoded(call, fmt.Errorf("value %d: %w", i+1, err))
 			}
 			encoded = append(encoded, value)
 		}
 	case *yodel.Encoded:
 		if c := call.Encoding(); c == nil || c.Name() != l.codec.Name() {
-			return nil, unencoded(call, fmt.Errorf("the arguments are encoded already, and not in the codec %s", l.codec.Name()))
+			return nil, linkerror.Unencoded(call, fmt.Errorf("the arguments are encoded already, and not in the codec %s", l.codec.Name()))
 		}
 		if encoded, err = args.Values(); err != nil {
-			return nil, unencoded(call, err)
+			return nil, linkerror.Unencoded(call, err)
 		}
 	default:
 		if hasNoFields(args) {
@@ -241,7 +241,7 @@ func (l *link) args(call *yodel.Call) (b []byte, err error) {
 		}
 		value, err := l.codec.Append(nil, args)
 		if err != nil {
-			return nil, unencoded(call, err)
+			return nil, linkerror.Unencoded(call, err)
 		}
 		encoded = [][]byte{value}
 	}
@@ -250,22 +250,15 @@ func (l *link) args(call *yodel.Call) (b []byte, err error) {
 	} else {
 		for i, value := range encoded {
 			if b, err = thriftwire.AppendFieldOf(b, l.format, value, int16(i+1), int16(i)); err != nil {
-				return nil, unencoded(call, err)
+				return nil, linkerror.Unencoded(call, err)
 			}
 		}
 		b = append(b, byte(thriftwire.Stop))
 	}
-	if n := len(b); n > l.limits.MaxMessage {
-		return nil, &yodel.Error{
-			Code: yodel.ResourceExhausted, ID: "YDL2201", NotProcessed: true,
-			Message: fmt.Sprintf("%s: the request has %d bytes, this client's limit is %d", call.Method, n, l.limits.MaxMessage),
-		}
+	if n := len(b); n > l.Limits.MaxMessage {
+		return nil, linkerror.LargeRequest(call, n, l.Limits.MaxMessage)
 	}
 	return b, nil
-}
-
-func unencoded(call *yodel.Call, err error) error {
-	return &yodel.Error{Code: yodel.InvalidArgument, ID: "YDL2103", NotProcessed: true, Cause: err, Message: fmt.Sprintf("%s: %v", call.Method, err)}
 }
 
 // hasNoFields reports whether v is a struct without fields, or a pointer to one.
@@ -316,7 +309,7 @@ type reply struct {
 func (l *link) next() error {
 	h, r, err := l.read()
 	held := r.held
-	defer func() { l.memory.Release(held) }()
+	defer func() { l.Memory.Release(held) }()
 	if err != nil {
 		return err
 	}
@@ -343,7 +336,7 @@ func (l *link) next() error {
 func (l *link) read() (h thriftwire.Header, r reply, err error) {
 	var from thriftwire.Reader
 	if l.Unframed {
-		source := thriftwire.Source{From: l.reader, Limit: l.limits.MaxMessage + maxName, Reserve: l.memory.Reserve}
+		source := thriftwire.Source{From: l.Reader, Limit: l.Limits.MaxMessage + maxName, Reserve: l.Memory.Reserve}
 		source.Attach(&from)
 		defer func() { r.held = source.Reserved() }()
 		if h, err = from.Header(maxName); err != nil {
@@ -352,32 +345,32 @@ func (l *link) read() (h thriftwire.Header, r reply, err error) {
 		at := from.At
 		from.Format = h.Format
 		if err = from.Skip(thriftwire.Struct, 0); err != nil {
-			return h, r, unexpected(err)
+			return h, r, framebody.Unexpected(err)
 		}
 		if r.kind = h.Type; errors.Is(source.Fault(), thriftwire.ErrMemory) {
-			r.err = pipelined.NoMemoryForReply(l.addr)
+			r.err = linkerror.NoMemory(l.Addr)
 		} else if source.Fault() != nil {
-			r.err = l.tooLarge(h.Name, fmt.Sprintf("more than %d", l.limits.MaxMessage))
+			r.err = linkerror.LargeReply(h.Name, l.Addr, fmt.Sprintf("more than %d", l.Limits.MaxMessage), l.Limits.MaxMessage)
 		} else {
 			r.body = from.Bytes[at:]
 		}
 		return h, r, l.spoken(&h)
 	}
 	var length [4]byte
-	if _, err = io.ReadFull(l.reader, length[:]); err != nil {
+	if _, err = io.ReadFull(l.Reader, length[:]); err != nil {
 		return h, r, err
 	}
-	frame := &io.LimitedReader{R: l.reader, N: int64(binary.BigEndian.Uint32(length[:]))}
+	frame := &io.LimitedReader{R: l.Reader, N: int64(binary.BigEndian.Uint32(length[:]))}
 	(&thriftwire.Source{From: frame, Limit: 2 * maxName}).Attach(&from)
 	if h, err = from.Header(maxName); err != nil {
-		return h, r, unexpected(err)
+		return h, r, framebody.Unexpected(err)
 	}
-	if r.kind = h.Type; frame.N > int64(l.limits.MaxMessage) {
-		r.err = l.tooLarge(h.Name, fmt.Sprint(frame.N))
+	if r.kind = h.Type; frame.N > int64(l.Limits.MaxMessage) {
+		r.err = linkerror.LargeReply(h.Name, l.Addr, fmt.Sprint(frame.N), l.Limits.MaxMessage)
 		_, err = io.Copy(io.Discard, frame)
-	} else if r.body, err = pipelined.ReadBody(nil, frame, int(frame.N), l.memory); err != nil {
-		if _, ok := errors.AsType[*pipelined.RefusedError](err); ok {
-			r.err, r.rest, err = pipelined.NoMemoryForReply(l.addr), frame, nil
+	} else if r.body, err = framebody.Read(nil, frame, int(frame.N), l.Memory); err != nil {
+		if _, ok := errors.AsType[*framebody.RefusedError](err); ok {
+			r.err, r.rest, err = linkerror.NoMemory(l.Addr), frame, nil
 		}
 	}
 	r.held = cap(r.body)
@@ -390,11 +383,4 @@ func (l *link) spoken(h *thriftwire.Header) error {
 		return fmt.Errorf("the server answers in the %v protocol, and this client uses the %v protocol", h.Format, l.format)
 	}
 	return nil
-}
-
-func (l *link) tooLarge(method, size string) error {
-	return &yodel.Error{
-		Code: yodel.ResourceExhausted, ID: "YDL2202",
-		Message: fmt.Sprintf("%s: the reply from %s has %s bytes, this client's limit is %d", method, l.addr, size, l.limits.MaxMessage),
-	}
 }

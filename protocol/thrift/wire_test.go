@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	codec "github.com/yodel-rpc/yodel/codec/thrift"
 	"github.com/yodel-rpc/yodel/internal/thriftwire"
+	"github.com/yodel-rpc/yodel/protocol/internal/testserve"
 	"github.com/yodel-rpc/yodel/protocol/thrift"
 )
 
@@ -218,29 +220,9 @@ func TestLateReply(t *testing.T) {
 // answering starts a server that sends the bytes that answer returns, and closes the connection.
 func answering(t *testing.T, answer func(request *bufio.Reader) []byte) (addr string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() {
-				defer conn.Close()
-				replies := bufio.NewReader(conn)
-				_, _ = conn.Write(answer(replies)) // the client may have left
-			})
-		}
-	})
-	t.Cleanup(func() {
-		_ = l.Close()
-		all.Wait()
-	})
-	return l.Addr().String()
+	return testserve.Accept(t, "", func(conn net.Conn) {
+		_, _ = conn.Write(answer(bufio.NewReader(conn))) // the client may have left
+	}).Addr
 }
 
 // Servers that break the protocol, or go beyond limits, fail the call.
@@ -322,3 +304,54 @@ func TestFurtherConnections(t *testing.T) {
 	close(s.release)
 	all.Wait()
 }
+
+// The server would throw an exception that the client cannot decode, after it has executed the
+// method.
+func TestWireNeedsExceptionsThatTheCodecCarries(t *testing.T) {
+	defer func() {
+		if got := fmt.Sprint(recover()); !strings.HasPrefix(got, "thrift: the exception 1 of Arith.Div: ") || !strings.Contains(got, "chan int") {
+			t.Errorf("Wire panicked with %s", got)
+		}
+	}()
+	thrift.Wire(codec.Codec, &thrift.WireOptions{Throws: thrift.Throws{"Arith.Div": {1: (*broken)(nil)}}})
+}
+
+type broken struct {
+	C chan int `thrift:"1"`
+}
+
+func (*broken) Error() string { return "broken" }
+
+// A declared exception is an error of the handler. The server counts it by its code, which the
+// client gets too: Unknown without one, as for an error of a handler over any protocol.
+func TestDeclaredExceptionsAreCountedByTheirCodes(t *testing.T) {
+	throws := thrift.Throws{"Arith.Take": {1: (*ZeroError)(nil), 2: (*soldOut)(nil)}}
+	s := serve(t, &thrift.Options{Service: "Arith", Throws: throws}, yodel.ServerOptions{})
+	if err := s.Handle("Arith.Take", func(_ context.Context, n int32) (int32, error) {
+		if n == 0 {
+			return 0, &ZeroError{n}
+		}
+		return 0, &soldOut{n}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for i, d := range wireDialects {
+		c := calling(t, d, s.addr, thrift.WireOptions{Service: "Arith", Throws: throws}, yodel.ClientOptions{})
+		for n, want := range []yodel.Code{yodel.Unknown, yodel.NotFound} {
+			err := c.Call(t.Context(), "Arith.Take", yodel.Values{int32(n)}, yodel.Values{new(int32)})
+			_, typed := errors.AsType[*soldOut](err)
+			if yodel.CodeOf(err) != want || typed != (n == 1) {
+				t.Errorf("%v: got %v, want %v", d, err, want)
+			}
+		}
+		s.awaitErrors(t, "Arith.Take", "unknown", uint64(i+1))
+		s.awaitErrors(t, "Arith.Take", "not_found", uint64(i+1))
+	}
+}
+
+type soldOut struct {
+	N int32 `thrift:"1"`
+}
+
+func (*soldOut) Error() string { return "sold out" }
+func (*soldOut) Unwrap() error { return yodel.NotFound }

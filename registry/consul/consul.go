@@ -44,9 +44,11 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/registry"
 )
 
 // Options changes how the registry works. The zero value is good.
@@ -72,7 +74,12 @@ type Options struct {
 type Registry struct {
 	opts      Options
 	base      url.URL
+	wrong     error // why the address cannot be used; nil if it can
 	transport *http.Transport
+
+	turns     chan struct{} // capacity atOnce: held by each query that waits for a change
+	reads     chan struct{} // capacity readAtOnce: held by each other query
+	following atomic.Int64  // how many queries there are
 
 	mu         sync.Mutex
 	registered map[string]*registered // by id
@@ -82,6 +89,7 @@ type Registry struct {
 type registered struct {
 	turn chan struct{} // capacity 1: held while a request about the service is sent
 	as   string        // the last definition that the agent accepted
+	run  string        // the incarnation that was announced last
 }
 
 // New returns a registry in Consul. The agent at addr serves HTTP, or HTTPS if Options.TLS is set.
@@ -90,10 +98,15 @@ func New(addr string, o *Options) *Registry {
 	if o == nil {
 		o = &Options{}
 	}
-	r := &Registry{opts: *o, base: url.URL{Scheme: "http", Host: addr}, registered: make(map[string]*registered)}
+	r := &Registry{opts: *o, base: url.URL{Scheme: "http", Host: addr}, turns: make(chan struct{}, atOnce), reads: make(chan struct{}, readAtOnce), registered: make(map[string]*registered)}
+	all, err := registry.Endpoints(addr)
+	if err == nil && len(all) > 1 {
+		err = errors.New("it takes one address, that of the agent")
+	}
+	r.base.Host, r.wrong = strings.TrimSpace(addr), err
 	r.opts.Timeout = cmp.Or(max(o.Timeout, 0), 5*time.Second)
 	r.opts.Reconcile = cmp.Or(max(o.Reconcile, 0), time.Minute)
-	r.opts.Logger = cmp.Or(o.Logger, slog.Default())
+	r.opts.Logger = o.Logger
 	if o.TLS != nil {
 		r.base.Scheme = "https"
 	}
@@ -111,12 +124,34 @@ func (r *Registry) Close() error {
 	return nil
 }
 
+// leastRead is the time for which Announce waits at least for the settings of an instance that is
+// announced already.
+const leastRead = 200 * time.Millisecond
+
 // Announce implements yodel.Registrar.
 func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 	defer cancel()
-	in, err := r.settled(ctx, service, in)
+	id := identity(service, in.Addr)
+	known, err := r.turn(ctx, id)
 	if err != nil {
+		return err
+	}
+	defer func() { <-known.turn }()
+	known.run = in.Incarnation
+	pass := path("v1", "agent", "check", "pass", "service:"+id)
+	accepted, reading := known.as, ctx
+	if accepted != "" { // the agent passes a check without a leader, and reads no setting without one
+		err = r.put(ctx, pass, nil)
+		if _, refused := errors.AsType[*refusal](err); refused {
+			accepted = "" // the agent does not know the check, because it has lost its data
+		} else if err != nil {
+			return err
+		}
+		reading, cancel = context.WithTimeout(ctx, max(ttl/10, leastRead)) // the checks of other services wait for it
+		defer cancel()
+	}
+	if in, err = r.settled(reading, service, in); err != nil {
 		return err
 	}
 	what, err := define(service, in, ttl)
@@ -127,18 +162,8 @@ func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instan
 	if err != nil {
 		return fmt.Errorf("consul: %s: %w", in.Addr, err)
 	}
-	known, err := r.turn(ctx, what.ID)
-	if err != nil {
-		return err
-	}
-	defer func() { <-known.turn }()
-	pass := path("v1", "agent", "check", "pass", "service:"+what.ID)
-	if known.as == string(body) {
-		err = r.put(ctx, pass, nil)
-		if _, refused := errors.AsType[*refusal](err); !refused {
-			return err
-		}
-		// The agent does not know the check, because it has lost its data.
+	if accepted == string(body) {
+		return nil
 	}
 	known.as = ""
 	if err = r.put(ctx, path("v1", "agent", "service", "register"), body); err != nil {
@@ -152,7 +177,8 @@ func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instan
 	return nil
 }
 
-// Withdraw implements yodel.Registrar.
+// Withdraw implements yodel.Registrar. It leaves the record of another process that has announced
+// itself at addr since.
 func (r *Registry) Withdraw(ctx context.Context, service, addr string) error {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 	defer cancel()
@@ -163,11 +189,38 @@ func (r *Registry) Withdraw(ctx context.Context, service, addr string) error {
 	}
 	defer func() { <-known.turn }()
 	known.as = ""
+	if other, err := r.ofAnother(ctx, id, known.run); other || err != nil {
+		return err
+	}
 	err = r.put(ctx, path("v1", "agent", "service", "deregister", id), nil)
 	if no, refused := errors.AsType[*refusal](err); refused && strings.HasPrefix(no.text, "Unknown service") {
 		return nil
 	}
 	return err
+}
+
+// ofAnother reports whether the agent's record with an id has another incarnation than run.
+func (r *Registry) ofAnother(ctx context.Context, id, run string) (bool, error) {
+	if run == "" {
+		return false, nil
+	}
+	at := path("v1", "agent", "service", id)
+	resp, err := r.send(ctx, http.MethodGet, at, nil, nil)
+	if no, refused := errors.AsType[*refusal](err); refused && no.code == http.StatusNotFound {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("consul: GET %s: %w", at, err)
+	}
+	defer resp.Body.Close()
+	var found struct {
+		Meta map[string]string `json:"Meta"`
+	}
+	if err = json.NewDecoder(resp.Body).Decode(&found); err != nil {
+		return false, fmt.Errorf("consul: GET %s: %w", at, err)
+	}
+	other := found.Meta[metaRun]
+	return other != "" && other != run, nil
 }
 
 // turn waits until no other request about a service is being sent, and returns the service's state.
@@ -221,6 +274,9 @@ func (r *Registry) put(ctx context.Context, path string, body []byte) error {
 
 // send sends a request. It returns a refusal if the status of the answer is not 200.
 func (r *Registry) send(ctx context.Context, method, path string, query url.Values, body []byte) (*http.Response, error) {
+	if r.wrong != nil {
+		return nil, fmt.Errorf("the agent at %q: %w", r.base.Host, r.wrong)
+	}
 	at := r.base.String() + path
 	if len(query) > 0 {
 		at += "?" + query.Encode()

@@ -23,6 +23,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/conformance/governed"
 	"github.com/yodel-rpc/yodel/internal/realserver"
+	"github.com/yodel-rpc/yodel/internal/unread"
 	"github.com/yodel-rpc/yodel/registry/consul"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -78,7 +79,7 @@ func TestRegistry(t *testing.T) {
 	s := realserver.Consul(t)
 	p := realserver.Between(t, s.Addr)
 	yodeltest.TestRegistry(t, yodeltest.Registry{
-		Registrar: newRegistry(t, p.Addr, nil),
+		Registrar: newRegistry(t, p.Addr, nil), Another: newRegistry(t, p.Addr, nil),
 		Service:   func(name string) yodel.Resolver { return newRegistry(t, p.Addr, nil).Service(name) },
 		Late:      4 * time.Second, // an agent notices the end of a ttl up to 2 s later on a busy machine
 		Instances: 300,             // an agent has those of one machine, and writes each to its disk
@@ -158,7 +159,7 @@ func follow(t *testing.T, r yodel.Resolver, right func([]yodel.Instance) bool) {
 		}
 	})
 	if err != nil || context.Cause(ctx) == context.DeadlineExceeded {
-		t.Fatalf("got %+v, %v", last, err)
+		t.Fatalf("got %d instances, of them %+v, %v", len(last), last[:min(len(last), 3)], err)
 	}
 }
 
@@ -234,7 +235,7 @@ func TestServicesOfOthers(t *testing.T) {
 	}, yodel.Instance{Addr: "127.0.0.1:80"})
 	reach(t, r.Service("shop"), yodel.Instance{Addr: "10.0.0.5:80"})
 	reach(t, r.Service(".."))
-	if !strings.Contains(told.String(), "id=3") || strings.Count(told.String(), "\n") != 1 {
+	if !strings.Contains(told.String(), "record=3") || strings.Count(told.String(), "\n") != 1 {
 		t.Errorf("told %s, want one line about service 3", told.String())
 	}
 }
@@ -277,7 +278,11 @@ func TestAServerOfRPCX(t *testing.T) {
 func TestWhatConsulRefusesIsAnError(t *testing.T) {
 	s := realserver.Consul(t)
 	r := newRegistry(t, s.Addr, &consul.Options{Datacenter: "nowhere"})
-	err := r.Announce(t.Context(), "Shop", yodel.Instance{Addr: "a:1", Metadata: yodel.Metadata{"text": strings.Repeat("x", 513)}}, time.Minute)
+	many := make(yodel.Metadata)
+	for i := range 65 { // one more than Consul takes
+		many[fmt.Sprint("key", i)] = "x"
+	}
+	err := r.Announce(t.Context(), "Shop", yodel.Instance{Addr: "a:1", Metadata: many}, time.Minute)
 	if err == nil || !strings.Contains(err.Error(), "400 Bad Request: Invalid Service Meta") {
 		t.Errorf("got %v, want what Consul says", err)
 	}
@@ -403,6 +408,60 @@ func TestTheIndex(t *testing.T) {
 		}
 		return got[0].Addr == fmt.Sprintf("a:%d", len(given))
 	})
+}
+
+// An agent without a leader reads no settings, but passes checks.
+func TestAnInstanceStaysWhileConsulHasNoLeader(t *testing.T) {
+	s := &script{answer: func(n int, w http.ResponseWriter, req *http.Request) {
+		switch {
+		case !strings.HasPrefix(req.URL.Path, "/v1/kv/"):
+		case n == 0:
+			w.WriteHeader(http.StatusNotFound)
+		default:
+			http.Error(w, "No cluster leader", http.StatusInternalServerError)
+		}
+	}}
+	server := httptest.NewServer(s)
+	defer server.Close()
+	r, in := newRegistry(t, server.Listener.Addr().String(), nil), yodel.Instance{Addr: "a:1"}
+	must(t, r.Announce(t.Context(), "Shop", in, time.Minute))
+	before := len(s.asked)
+	if err := r.Announce(t.Context(), "Shop", in, time.Minute); err == nil || !strings.Contains(err.Error(), "No cluster leader") {
+		t.Errorf("got %v, want what Consul says of the settings", err)
+	}
+	if got := s.asked[before].URL.Path; got != "/v1/agent/check/pass/service:Shop@a:1" {
+		t.Errorf("the first request is %s, want a pass of the check", got)
+	}
+}
+
+// The caller of Watch learns which records cannot be used.
+func TestRecordsThatCannotBeUsedAreNamedToTheCallerOfWatch(t *testing.T) {
+	server := httptest.NewServer(&script{answer: func(n int, w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Has("index") {
+			<-r.Context().Done() // nothing changes
+			return
+		}
+		w.Header().Set("X-Consul-Index", "1")
+		if strings.HasPrefix(r.URL.Path, "/v1/kv/") {
+			_, _ = w.Write([]byte(`[{"Key": "yodel-overrides/Shop/a:1", "Value": "ew=="}]`)) // {
+			return
+		}
+		_, _ = w.Write([]byte(`[{"Service": {"ID": "torn", "Service": "Shop", "ModifyIndex": 1}}]`))
+	}})
+	defer server.Close()
+	r := newRegistry(t, server.Listener.Addr().String(), nil)
+	for resolver, want := range map[yodel.Resolver]string{r.Service("Shop"): "torn ", r.Overrides("Shop"): "yodel-overrides/Shop/a:1 a:1"} {
+		var list unread.List
+		ctx, cancel := context.WithCancel(unread.With(t.Context(), &list))
+		_ = resolver.Watch(ctx, func([]yodel.Instance) {
+			got := list.Records()
+			if len(got) != 1 || got[0].Key+" "+got[0].Instance != want || got[0].Problem == "" {
+				t.Errorf("got %+v, want %s", got, want)
+			}
+			cancel()
+		})
+		cancel()
+	}
 }
 
 func TestAnAnswerThatIsNoneIsAnError(t *testing.T) {

@@ -65,5 +65,5 @@ func (r *Registry) KeptServices(ctx context.Context, kind string) ([]string, err
 			services = append(services, plain)
 		}
 	}
-	return services, nil
+	return services, hidden(resp.Header)
 }

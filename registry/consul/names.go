@@ -12,6 +12,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/yodel-rpc/yodel"
 )
 
 // ofService is the prefix of the paths of queries for a service.
@@ -41,8 +43,11 @@ func (q *query) service() (name string, ok bool) {
 	return name, ok
 }
 
-// Services implements the optional method of yodel.Resolver.
-func (q *query) Services(ctx context.Context) (asked string, known []string, err error) {
+// Describe implements the optional method of yodel.Resolver.
+func (q *query) Describe() yodel.Description { return yodel.Description{Services: q.services} }
+
+// services returns the service of the query and all services.
+func (q *query) services(ctx context.Context) (asked string, known []string, err error) {
 	asked, ok := q.service()
 	if !ok {
 		return "", nil, errors.New("consul: services in the key-value store are not listed")
@@ -71,5 +76,23 @@ func (r *Registry) Services(ctx context.Context) ([]string, error) {
 		}
 		known = append(known, name)
 	}
-	return known, nil
+	return known, hidden(resp.Header)
+}
+
+// Writable returns an error if Consul cannot take writes because its servers have no leader. It
+// changes nothing.
+func (r *Registry) Writable(ctx context.Context) error {
+	resp, err := r.send(ctx, http.MethodGet, path("v1", "status", "leader"), nil, nil)
+	if err != nil {
+		return fmt.Errorf("consul: %w", err)
+	}
+	defer resp.Body.Close()
+	var leader string
+	if err = json.NewDecoder(resp.Body).Decode(&leader); err == nil && leader == "" {
+		err = errors.New("its servers have no leader")
+	}
+	if err != nil {
+		return fmt.Errorf("consul: %w", err)
+	}
+	return nil
 }

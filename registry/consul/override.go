@@ -19,6 +19,11 @@ import (
 // yodel-overrides/SERVICE/ADDR.
 const overridesBase = "yodel-overrides"
 
+// Describe implements the optional method of yodel.Registrar.
+func (r *Registry) Describe() yodel.Description {
+	return yodel.Description{Overrides: r.Overrides, Override: r.Override, Writable: r.Writable}
+}
+
 // Override sets the state and the weight of an instance, as registry.Override does. It writes the
 // setting to Consul's key-value store, in the data center where this registry's clients look. The
 // token needs key:write.
@@ -44,7 +49,7 @@ func (r *Registry) Override(ctx context.Context, service, addr, state string, we
 // Overrides returns a resolver for the settings of operators for a service. It reads them in the
 // agent's data center, where servers register.
 func (r *Registry) Overrides(service string) yodel.Resolver {
-	return r.keys(overridesBase, escape(service), registry.JSON, url.Values{"recurse": {"1"}})
+	return r.keys(overridesBase, escape(service), registry.Settings, url.Values{"recurse": {"1"}})
 }
 
 func overrideKey(service, addr string) string {
@@ -69,10 +74,10 @@ func (r *Registry) settled(ctx context.Context, service string, in yodel.Instanc
 	if err := json.NewDecoder(resp.Body).Decode(&pairs); err != nil || len(pairs) == 0 {
 		return in, err
 	}
-	set, err := registry.JSON.Instance("", pairs[0].Value)
+	set, err := registry.Settings.Instance(registry.JSON.Name(in.Addr), pairs[0].Value)
 	if err != nil {
 		return in, nil // a broken setting does not count; the Watch of the settings logs it
 	}
-	in.State, in.Weight = cmp.Or(set.State, in.State), cmp.Or(max(set.Weight, 0), in.Weight)
+	in.State, in.Weight = cmp.Or(set.State, in.State), cmp.Or(set.Weight, in.Weight)
 	return in, nil
 }

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/unread"
+	"github.com/yodel-rpc/yodel/registry"
 )
 
 // A definition is the body of the request that registers a service.
@@ -83,6 +85,7 @@ var ours = []string{
 const (
 	heaviest   = 65535
 	longestKey = 128
+	longest    = 512         // bytes of a value in Meta
 	leastGrace = time.Minute // the shortest time after which Consul removes a critical service
 )
 
@@ -94,7 +97,10 @@ func escape(name string) string {
 	return url.PathEscape(name)
 }
 
-func identity(service, addr string) string { return escape(service) + "@" + escape(addr) }
+// identity returns the ID of an instance. The first @ in it is before the address.
+func identity(service, addr string) string {
+	return strings.ReplaceAll(escape(service), "@", "%40") + "@" + escape(addr)
+}
 
 // define returns the definition of an instance.
 func define(service string, in yodel.Instance, ttl time.Duration) (definition, error) {
@@ -151,6 +157,11 @@ func metaOf(in yodel.Instance) (map[string]string, error) {
 	set(metaProtocols, strings.Join(in.Protocols, ","), len(in.Protocols) > 0)
 	text, err := json.Marshal(rest)
 	set(metaRest, string(text), len(rest) > 0)
+	for key, value := range meta {
+		if len(value) > longest {
+			err = registry.TooLong("consul", key, value, len(value), longest, "bytes")
+		}
+	}
 	return meta, err
 }
 
@@ -170,7 +181,7 @@ func allowed(key string) bool {
 // instances returns the instances of the services with this name. It skips and logs services
 // without an address. The service that was changed last comes first. Consul also lists services
 // whose names differ in case, and instances skips them.
-func (r *Registry) instances(name string, entries []entry, said map[string]bool) []yodel.Instance {
+func (r *Registry) instances(name string, entries []entry, said *unusable) []yodel.Instance {
 	slices.SortStableFunc(entries, func(a, b entry) int { return cmp.Compare(b.Service.ModifyIndex, a.Service.ModifyIndex) })
 	instances := make([]yodel.Instance, 0, len(entries))
 	for _, one := range entries {
@@ -179,7 +190,7 @@ func (r *Registry) instances(name string, entries []entry, said map[string]bool)
 		}
 		in := one.instance()
 		if in.Addr == "" {
-			r.unusable(said, one.Service.ID, errNoAddress)
+			r.tell(said, unread.Record{Key: one.Service.ID, Problem: errNoAddress.Error()}, errNoAddress)
 			continue
 		}
 		instances = append(instances, in)

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/url"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/unread"
 	"github.com/yodel-rpc/yodel/registry"
 )
 
@@ -27,12 +29,12 @@ type query struct {
 	path     string
 	values   url.Values
 	// read decodes an answer. It logs each record that it cannot use once, and notes it in said.
-	read func(answer *json.Decoder, said map[string]bool) ([]yodel.Instance, error)
+	read func(answer *json.Decoder, said *unusable) ([]yodel.Instance, error)
 }
 
 // Service returns a resolver for the passing services of a name.
 func (r *Registry) Service(name string) yodel.Resolver {
-	read := func(answer *json.Decoder, said map[string]bool) ([]yodel.Instance, error) {
+	read := func(answer *json.Decoder, said *unusable) ([]yodel.Instance, error) {
 		var entries []entry
 		err := answer.Decode(&entries)
 		return r.instances(escape(name), entries, said), err
@@ -57,7 +59,7 @@ func (r *Registry) RPCX(base, service string) yodel.Resolver {
 // keys returns a resolver for the records of a service in the key-value store, in the given layout.
 func (r *Registry) keys(base, service string, layout registry.Layout, values url.Values) yodel.Resolver {
 	prefix := strings.Trim(base, "/") + "/" + service + "/"
-	read := func(answer *json.Decoder, said map[string]bool) ([]yodel.Instance, error) {
+	read := func(answer *json.Decoder, said *unusable) ([]yodel.Instance, error) {
 		var pairs []struct {
 			Key   string `json:"Key"`
 			Value []byte `json:"Value"`
@@ -71,7 +73,7 @@ func (r *Registry) keys(base, service string, layout registry.Layout, values url
 			}
 			in, err := layout.Instance(name, pair.Value)
 			if err != nil {
-				r.unusable(said, pair.Key, err)
+				r.tell(said, unread.Record{Key: pair.Key, Problem: err.Error(), Instance: in.Addr}, err)
 			}
 			if in.Addr == "" {
 				continue
@@ -84,11 +86,18 @@ func (r *Registry) keys(base, service string, layout registry.Layout, values url
 	return &query{r, path(append([]string{"v1", "kv"}, parts...)...), values, read}
 }
 
-// unusable logs that a record cannot be used, unless said lists it already.
-func (r *Registry) unusable(said map[string]bool, what string, err error) {
-	if !said[what] {
-		said[what] = true
-		r.opts.Logger.Warn("yodel: a record in the registry cannot be used", "id", what, "err", err)
+// unusable has the records of a Watch that cannot be used.
+type unusable struct {
+	logged map[string]bool // by name
+	now    []unread.Record // of the last answer
+}
+
+// tell notes that a record, or a part of it, cannot be used, and logs it once.
+func (r *Registry) tell(said *unusable, record unread.Record, err error) {
+	said.now = append(said.now, record)
+	if !said.logged[record.Key] {
+		said.logged[record.Key] = true
+		cmp.Or(r.opts.Logger, slog.Default()).Warn("yodel: a record in the registry cannot be used", "record", record.Key, "err", err)
 	}
 }
 
@@ -99,22 +108,48 @@ const (
 	blind = time.Second
 )
 
+// These bound how many queries of a registry wait in Consul at once, each on its own connection. An
+// agent takes 200 connections from a host (limits.http_max_conns_per_client), and refuses those of
+// other processes too when a console follows all services. If there are more queries, they take
+// turns, and each waits for a part of the time cycle. Queries that do not wait, but read, have
+// connections of their own.
+const (
+	atOnce       = 40
+	readAtOnce   = 16
+	cycle        = 10 * time.Second
+	shortestTurn = 200 * time.Millisecond
+)
+
+// waits returns how long a query waits for a change.
+func (r *Registry) waits() time.Duration {
+	if following := r.following.Load(); following > atOnce {
+		return min(max(cycle*atOnce/time.Duration(following), shortestTurn), r.opts.Reconcile)
+	}
+	return r.opts.Reconcile
+}
+
 // Watch implements yodel.Resolver.
 func (q *query) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+	q.registry.following.Add(1)
+	defer q.registry.following.Add(-1)
 	var last []yodel.Instance
-	said := make(map[string]bool)
+	said := &unusable{logged: make(map[string]bool)}
 	index := uint64(0)
 	for first := true; ctx.Err() == nil; first = false {
+		said.now = nil
 		answer, err := q.ask(ctx, index, said)
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // it is the end that was asked for
+			return nil
 		case err != nil:
 			return err
 		}
 		// If Consul has lost its data, the index goes backwards. The query is then sent again
 		// without an index.
 		stale := answer.index > 0 && answer.index < index
+		if !stale {
+			unread.Set(ctx, q, said.now)
+		}
 		if !stale && (first || !reflect.DeepEqual(answer.instances, last)) {
 			update(answer.instances)
 			last = answer.instances
@@ -144,13 +179,23 @@ type answer struct {
 
 // ask sends the query. If index is not 0, Consul answers when it has a newer state or after the
 // time Reconcile.
-func (q *query) ask(ctx context.Context, index uint64, said map[string]bool) (answer, error) {
+func (q *query) ask(ctx context.Context, index uint64, said *unusable) (answer, error) {
 	r := q.registry
+	turns := r.turns
+	if index == 0 {
+		turns = r.reads
+	}
+	select {
+	case turns <- struct{}{}:
+		defer func() { <-turns }()
+	case <-ctx.Done():
+		return answer{}, context.Cause(ctx)
+	}
 	values, limit := maps.Clone(q.values), r.opts.Timeout
 	if index == 0 {
 		values.Set("consistent", "") // a leader that was just elected may not have all data yet
 	} else {
-		wait := r.opts.Reconcile
+		wait := r.waits()
 		values.Set("index", strconv.FormatUint(index, 10))
 		values.Set("wait", strconv.FormatInt(wait.Milliseconds(), 10)+"ms")
 		limit += wait + wait/16 // Consul adds up to a 16th of wait, to spread the queries of many clients
@@ -170,15 +215,15 @@ func (q *query) ask(ctx context.Context, index uint64, said map[string]bool) (an
 	case errors.As(err, &no) && no.code == http.StatusNotFound && no.header.Get(indexHeader) != "":
 		header, err = no.header, nil
 	}
-	if err == nil && len(a.instances) == 0 && header.Get(filteredHeader) == "true" {
-		err = errHidden
+	if err == nil && len(a.instances) == 0 {
+		err = hidden(header)
 	}
 	if err != nil {
 		return answer{}, fmt.Errorf("consul: GET %s: %w", q.path, err)
 	}
 	a.index = indexOf(header.Get(indexHeader))
 	slices.SortStableFunc(a.instances, func(x, y yodel.Instance) int { return cmp.Compare(x.Addr, y.Addr) })
-	a.instances = slices.CompactFunc(a.instances, func(x, y yodel.Instance) bool { return x.Addr == y.Addr })
+	a.instances = registry.Distinct(a.instances)
 	return a, nil
 }
 
@@ -188,6 +233,14 @@ const (
 	// filteredHeader is "true" if the answer omits data that the token may not read.
 	filteredHeader = "X-Consul-Results-Filtered-By-Acls"
 )
+
+// hidden returns an error if the answer with this header omits data that the token may not read.
+func hidden(header http.Header) error {
+	if header.Get(filteredHeader) == "true" {
+		return errHidden
+	}
+	return nil
+}
 
 // indexOf parses an index. It returns 0 if the index is invalid. Watch then polls.
 func indexOf(text string) uint64 {

@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/defaults"
+	"github.com/yodel-rpc/yodel/registry"
 )
 
 // Options changes how names are looked up. The zero value is good.
@@ -89,7 +91,7 @@ func newResolver(what string, o *Options, look func(context.Context, *net.Resolv
 		o = &Options{}
 	}
 	r := &Resolver{what: what, opts: *o, look: look, again: make(chan struct{})}
-	r.opts.Every = min(cmp.Or(max(o.Every, 0), 10*time.Second), forever)
+	r.opts.Every = defaults.Positive(o.Every, 10*time.Second)
 	r.opts.Timeout = cmp.Or(max(o.Timeout, 0), 5*time.Second)
 	r.opts.Resolver = cmp.Or(o.Resolver, &net.Resolver{PreferGo: true, StrictErrors: true})
 	return r
@@ -121,6 +123,9 @@ func unlessUnknown(err error) error {
 	return err
 }
 
+// Describe implements the optional method of yodel.Resolver.
+func (r *Resolver) Describe() yodel.Description { return yodel.Description{Refresh: r.Refresh} }
+
 // Refresh looks the name up again now. A client calls it when a connection fails or is lost,
 // because the instances may have moved. Calling it often causes at most one lookup a second.
 func (r *Resolver) Refresh() {
@@ -148,6 +153,7 @@ func (r *Resolver) Watch(ctx context.Context, update func([]yodel.Instance)) err
 			slices.SortFunc(instances, func(a, b yodel.Instance) int {
 				return cmp.Or(cmp.Compare(a.Addr, b.Addr), cmp.Compare(b.Weight, a.Weight))
 			})
+			instances = registry.Distinct(instances)
 			if first || !slices.EqualFunc(instances, last, same) {
 				update(instances)
 				last = instances
@@ -159,10 +165,6 @@ func (r *Resolver) Watch(ctx context.Context, update func([]yodel.Instance)) err
 }
 
 func same(a, b yodel.Instance) bool { return a.Addr == b.Addr && a.Weight == b.Weight }
-
-// forever is the longest duration of an option, a hundred years: sums of two such durations do not
-// overflow.
-const forever = 100 * 365 * 24 * time.Hour
 
 // pause waits until the next lookup is due.
 func (r *Resolver) pause(ctx context.Context, again <-chan struct{}) {

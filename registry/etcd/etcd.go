@@ -10,6 +10,20 @@
 // Each record has its own lease, which ends when the server that announced it is gone. etcd counts
 // leases in whole seconds, and grants no lease that is shorter than one and a half of its election
 // timeouts.
+//
+// With authentication, the role of a server needs permissions for its services, and that of a
+// client for the services that it calls. A permission is for all keys with a prefix:
+//
+//	                          yodel/Shop/    yodel/Shop^
+//	a server of Shop          readwrite      read
+//	a client of Shop          read           read, for rules
+//	an operator               readwrite yodel/, for all services
+//
+// A server that may write yodel/Shop^ keeps what an operator edits in its record, and switches a
+// rule off whose Rollback condition is broken. The name of the service is escaped as in a URL.
+//
+//	etcdctl role grant-permission shop --prefix=true readwrite yodel/Shop/
+//	etcdctl role grant-permission shop --prefix=true read yodel/Shop^
 package etcd
 
 import (
@@ -17,15 +31,19 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"path"
 	"strings"
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/status"
 
 	"github.com/yodel-rpc/yodel/registry"
 )
@@ -47,8 +65,10 @@ type Registry struct {
 	store *store
 }
 
-// New returns a registry in the etcd cluster with these endpoints, separated by commas. It does not
-// wait for a connection. The registry connects again each time that the connection is lost.
+// New returns a registry in the etcd cluster with these endpoints, separated by commas. Each is
+// HOST:PORT, or a URL with the scheme http, https, unix or unixs. If one is not, all uses of the
+// registry fail. New does not wait for a connection. The registry connects again each time that the
+// connection is lost.
 func New(endpoints string, o *Options) *Registry {
 	if o == nil {
 		o = &Options{}
@@ -61,8 +81,11 @@ func New(endpoints string, o *Options) *Registry {
 		s.timeout = 5 * time.Second
 	}
 	s.life, s.end = context.WithCancel(context.Background())
+	all, err := registry.Endpoints(endpoints, "http", "https", "unix", "unixs")
+	s.wrong = err
+	s.endpoints = strings.Join(all, ",")
 	s.config = clientv3.Config{
-		Endpoints: strings.Split(endpoints, ","), Username: o.Username, Password: o.Password, TLS: o.TLS,
+		Endpoints: all, Username: o.Username, Password: o.Password, TLS: o.TLS,
 		DialKeepAliveTime: s.timeout, DialKeepAliveTimeout: s.timeout,
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
 			// By default gRPC waits up to two minutes before it connects again. For that time
@@ -90,6 +113,7 @@ func (r *Registry) Close() error {
 // A store is a registry.Store.
 type store struct {
 	endpoints string
+	wrong     error // why the endpoints cannot be used; nil if they can
 	config    clientv3.Config
 	timeout   time.Duration
 	life      context.Context //nolint:containedctx // ends with Close
@@ -121,6 +145,9 @@ func (s *store) open(ctx context.Context) error {
 	if s.life.Err() != nil {
 		return errClosed
 	}
+	if s.wrong != nil {
+		return fmt.Errorf("etcd: %w", s.wrong)
+	}
 	life, cancel := context.WithCancel(s.life)
 	stop := context.AfterFunc(ctx, cancel)
 	config := s.config
@@ -138,9 +165,32 @@ func (s *store) open(ctx context.Context) error {
 }
 
 // failed adds the endpoints and the state of the connection to an error. Without a connection, the
-// library's error says only that the deadline has passed.
+// library's error says only that the deadline has passed, so failed adds the reason. If the user
+// lacks a permission, it says which.
 func (s *store) failed(what string, err error) error {
+	state := s.client.ActiveConnection().GetState()
+	switch {
+	case errors.Is(err, context.DeadlineExceeded) && state == connectivity.TransientFailure:
+		err = fmt.Errorf("%w: %s", err, s.refusal())
+	case errors.Is(err, rpctypes.ErrPermissionDenied):
+		err = fmt.Errorf("%w: the user %q needs the permission %s", err, s.config.Username, permission(what))
+	}
 	return fmt.Errorf("etcd at %q (connection: %s): %s: %w", s.endpoints, strings.ToLower(s.client.ActiveConnection().GetState().String()), what, err)
+}
+
+// permission returns the permission that an operation on a key needs.
+func permission(what string) string {
+	operation, key, _ := strings.Cut(what, " ")
+	prefix, _, records := strings.Cut(key, "^")
+	if records {
+		prefix += "^"
+	} else {
+		prefix = key[:strings.LastIndexByte(key, '/')+1]
+	}
+	if operation == "put" || operation == "delete" {
+		return "readwrite for the prefix " + prefix
+	}
+	return "read for the prefix " + prefix
 }
 
 // Put keeps the lease of the key alive. It writes the record only if the stored record has another
@@ -153,7 +203,7 @@ func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 	}
 	if ttl == 0 {
 		if _, err := s.client.Put(ctx, key, string(value)); err != nil {
-			return s.failed("put "+key, err)
+			return s.notPut(key, len(key)+len(value), err)
 		}
 		return nil
 	}
@@ -166,9 +216,21 @@ func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 		clientv3.Compare(clientv3.LeaseValue(key), "=", id),
 	}
 	if _, err = s.client.Txn(ctx).If(same...).Else(clientv3.OpPut(key, string(value), clientv3.WithLease(id))).Commit(); err != nil {
-		return s.failed("put "+key, err)
+		return s.notPut(key, 3*len(key)+2*len(value), err) // what the request has
 	}
 	return nil
+}
+
+// maxRequest is the size of the largest request that etcd takes by default (--max-request-bytes).
+const maxRequest = 1536 << 10
+
+// notPut returns the error of a request of a size that has not put a record. The library refuses to
+// send a request of 2 MiB.
+func (s *store) notPut(key string, size int, err error) error {
+	if size > maxRequest && (errors.Is(err, rpctypes.ErrRequestTooLarge) || status.Code(err) == codes.ResourceExhausted) {
+		return registry.TooLong(s.String(), "record", key, size, maxRequest, "bytes for a request")
+	}
+	return s.failed("put "+key, err)
 }
 
 // Get implements registry.Store.
@@ -224,7 +286,7 @@ func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) e
 	defer cancel(nil)
 	if err = s.connect(ctx); err != nil {
 		if errors.Is(err, errAbsent) {
-			err = fmt.Errorf("%w: %s", err, s.refusal()) //nolint:contextcheck // it takes a second more than ctx may have
+			err = fmt.Errorf("%w: %s", err, s.refusal())
 		}
 		return s.failed("connect", err)
 	}
@@ -308,4 +370,19 @@ func (s *store) list(ctx context.Context, prefix string) (*clientv3.GetResponse,
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	return s.client.Get(ctx, prefix, clientv3.WithPrefix())
+}
+
+// Writable implements the optional method of registry.Store. An etcd whose disk is full still takes
+// deletions, so Writable tries a transaction that would put the key if it existed.
+func (s *store) Writable(ctx context.Context, key string) error {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	if err := s.open(ctx); err != nil {
+		return err
+	}
+	exists := clientv3.Compare(clientv3.CreateRevision(key), ">", 0)
+	if _, err := s.client.Txn(ctx).If(exists).Then(clientv3.OpPut(key, "")).Commit(); err != nil {
+		return s.failed("put "+path.Dir(path.Dir(key))+"/", err)
+	}
+	return nil
 }

@@ -66,9 +66,9 @@ func suite(t *testing.T, o *etcd.Options, trouble func(*yodeltest.Registry, *rea
 	s := realserver.Etcd(t)
 	p := realserver.Between(t, s.Addr)
 	r := yodeltest.Registry{
-		Registrar: open(t, p.Addr, o),
-		Service:   func(name string) yodel.Resolver { return open(t, p.Addr, o).Service(name) },
-		Kill:      s.Kill, Restart: s.Restart, RestartEmpty: s.RestartEmpty,
+		Registrar: open(t, p.Addr, o), Another: open(t, p.Addr, o),
+		Service: func(name string) yodel.Resolver { return open(t, p.Addr, o).Service(name) },
+		Kill:    s.Kill, Restart: s.Restart, RestartEmpty: s.RestartEmpty,
 		Slow: p.Slow, Expire: func() { expire(t, s.Addr) },
 	}
 	trouble(&r, s, p)

@@ -15,6 +15,8 @@ import (
 
 // refusal returns why there is no connection. The library reports the reason only to calls that do
 // not wait for a connection.
+//
+//nolint:contextcheck,nolintlint // the context of the caller has ended
 func (s *store) refusal() string {
 	ctx, cancel := context.WithTimeout(s.life, time.Second)
 	defer cancel()

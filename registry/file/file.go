@@ -50,29 +50,21 @@ type store struct {
 	parts  int // number of parts of a key: the prefix's parts, the service and the rest
 }
 
-// place returns the path of the file of a key. It escapes every byte that is not a letter, a digit
-// or a harmless sign. So no name leads to another folder or has a meaning for the file system.
-func (s *store) place(key string) string {
+// place returns the path of the file of a key. It fails if a part of the key is too long for the
+// name of a file.
+func (s *store) place(key string) (string, error) {
 	parts := strings.SplitN(key, "/", s.parts)
 	for i, part := range parts {
 		parts[i] = escape(part)
-	}
-	return filepath.Join(append([]string{s.folder}, parts...)...)
-}
-
-func escape(part string) string {
-	var b strings.Builder
-	for i := range len(part) {
-		c := part[i]
-		switch {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', strings.IndexByte("-_~@+=,[]", c) >= 0,
-			c == '.' && i > 0, c == ':' && filepath.Separator == '/':
-			b.WriteByte(c)
-		default:
-			fmt.Fprintf(&b, "%%%02X", c)
+		if size := len(parts[i]); size > maxName {
+			plain, err := url.PathUnescape(part)
+			if err != nil {
+				plain = part
+			}
+			return "", registry.TooLong(s.String(), "name", plain, size, maxName, "bytes")
 		}
 	}
-	return b.String()
+	return filepath.Join(append([]string{s.folder}, parts...)...), nil
 }
 
 // Put implements registry.Store.
@@ -80,7 +72,11 @@ func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	path, end := s.place(key), time.Now().Add(ttl)
+	path, err := s.place(key)
+	if err != nil {
+		return err
+	}
+	end := time.Now().Add(ttl)
 	if ttl == 0 {
 		end = time.Now().Add(never)
 	}
@@ -114,7 +110,10 @@ func (s *store) Get(ctx context.Context, key string) ([]byte, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	path := s.place(key)
+	path, err := s.place(key)
+	if err != nil {
+		return nil, nil //nolint:nilerr // Put does not write such a key
+	}
 	value, err := os.ReadFile(path) //nolint:gosec // place escapes it
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -127,7 +126,11 @@ func (s *store) Delete(ctx context.Context, key string) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if err := os.Remove(s.place(key)); !errors.Is(err, fs.ErrNotExist) {
+	path, err := s.place(key)
+	if err != nil {
+		return nil //nolint:nilerr // Put does not write such a key
+	}
+	if err = os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
@@ -135,7 +138,10 @@ func (s *store) Delete(ctx context.Context, key string) error {
 
 // Watch implements registry.Store.
 func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) error {
-	folder := s.place(strings.TrimSuffix(prefix, "/"))
+	folder, err := s.place(strings.TrimSuffix(prefix, "/"))
+	if err != nil {
+		return err
+	}
 	known := make(map[string]seen)
 	for first := true; ctx.Err() == nil; first = false {
 		began := time.Now()
@@ -218,7 +224,7 @@ func (s *store) look(folder string, known map[string]seen) (changed bool, err er
 				}
 				return false, err
 			}
-			name, err := url.PathUnescape(file)
+			name, err := unescape(file)
 			if err != nil {
 				continue // not a record
 			}

@@ -58,9 +58,9 @@ func suite(t *testing.T, o *registry.Options) {
 		}))
 	}
 	yodeltest.TestRegistry(t, yodeltest.Registry{
-		Registrar: file.New(folder, o),
-		Service:   func(name string) yodel.Resolver { return file.New(folder, o).Service(name) },
-		Kill:      down, Restart: up, RestartEmpty: func() { forget(away); up() },
+		Registrar: file.New(folder, o), Another: file.New(folder, o),
+		Service: func(name string) yodel.Resolver { return file.New(folder, o).Service(name) },
+		Kill:    down, Restart: up, RestartEmpty: func() { forget(away); up() },
 		Stop: down, Continue: up, Expire: func() { forget(folder) },
 	})
 }

@@ -98,7 +98,7 @@ func (l list) read() ([]yodel.Instance, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", string(l), err)
 	}
-	return instances, nil
+	return registry.Distinct(instances), nil
 }
 
 func parseLines(text string) ([]yodel.Instance, error) {

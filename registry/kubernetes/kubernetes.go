@@ -24,7 +24,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -64,10 +63,15 @@ const mounted = "/var/run/secrets/kubernetes.io/serviceaccount"
 // watching again.
 const shortest = time.Second
 
+// listsAtOnce is how many lists a process asks for at once. The API server reads all slices of the
+// namespace for each, so a console that follows all services could make all lists fail.
+const listsAtOnce = 8
+
 // An api is an API server.
 type api struct {
 	Options
 	http  *http.Client
+	lists chan struct{}      // capacity listsAtOnce: held by each list with a label
 	close context.CancelFunc // closes all connections, even those in use
 }
 
@@ -79,10 +83,9 @@ func connectFrom(o *Options, mounted string) (*api, error) {
 	if o == nil {
 		o = &Options{}
 	}
-	a := &api{Options: *o}
+	a := &api{Options: *o, lists: make(chan struct{}, listsAtOnce)}
 	a.Timeout = cmp.Or(max(a.Timeout, 0), 10*time.Second)
 	a.Reconcile = cmp.Or(max(a.Reconcile, 0), 5*time.Minute)
-	a.Logger = cmp.Or(a.Logger, slog.Default())
 	if a.Namespace == "" {
 		text, err := os.ReadFile(filepath.Join(mounted, "namespace")) //nolint:gosec // a constant, but in tests
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -105,9 +105,9 @@ func TestRegistry(t *testing.T) {
 	network := realserver.Between(t, server.Addr)
 	through, direct := options(t, server, network.Addr), options(t, server, server.Addr)
 	yodeltest.TestRegistry(t, yodeltest.Registry{
-		Registrar: open(t, through),
-		Service:   func(name string) yodel.Resolver { return open(t, through).Service(name) },
-		Kill:      server.Kill, Restart: server.Restart, RestartEmpty: server.RestartEmpty,
+		Registrar: open(t, through), Another: open(t, through),
+		Service: func(name string) yodel.Resolver { return open(t, through).Service(name) },
+		Kill:    server.Kill, Restart: server.Restart, RestartEmpty: server.RestartEmpty,
 		Stop: server.Stop, Continue: server.Continue, Slow: network.Slow,
 		Expire: func() { newAdmin(t, direct).remove(managed) },
 	})
@@ -303,6 +303,27 @@ func TestAPodInTwoSlices(t *testing.T) {
 		part("x", "IPv4", 1, ending), part("y", "IPv4", 1, pod("a", "10.1.0.1", conditions{})), part("z", "IPv4", 1, ending),
 	})
 	if want := []yodel.Instance{instance("a", "10.1.0.1:1", "")}; err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+}
+
+// A pod has the address of one that terminates, as a pod with the network of its host has. The pod
+// that is ready counts, in whatever order the two are listed.
+func TestAPodAtTheAddressOfAnother(t *testing.T) {
+	s := &service{name: "arith", port: "yodel"}
+	var both []endpoint
+	var want []yodel.Instance
+	for i := range 32 {
+		addr := fmt.Sprintf("10.1.0.%d", 10+i)
+		ready, ending := pod(fmt.Sprint("new-", i), addr, conditions{}), pod(fmt.Sprint("old-", i), addr, conditions{Terminating: true})
+		if i%2 == 0 {
+			ready, ending = pod(fmt.Sprint("old-", i), addr, conditions{}), pod(fmt.Sprint("new-", i), addr, conditions{Terminating: true})
+		}
+		both = append(both, ending, ready)
+		want = append(want, instance(ready.TargetRef.Name, addr+":1", ""))
+	}
+	got, err := s.instances([]slice{part("x", "IPv4", 1, both...)})
+	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
 }

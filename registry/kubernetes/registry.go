@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -113,14 +114,19 @@ func name(of string, limit int) string {
 	}, strings.ToLower(of))
 	hash := sha256.Sum256([]byte(of))
 	readable = strings.Trim(readable[:min(len(readable), limit)], "-")
-	return strings.TrimPrefix(readable+"-"+hex.EncodeToString(hash[:8]), "-")
+	return strings.TrimPrefix(readable+"-"+hex.EncodeToString(hash[:16]), "-")
 }
 
-// keys returns the label value of the records whose keys begin with prefix.
-func keys(prefix string) string { return name(prefix, 40) }
+// keys returns the label value of the records whose keys begin with prefix. It has at most 63
+// bytes.
+func keys(prefix string) string { return name(prefix, 30) }
 
 // record returns the name of the slice for a key.
 func record(key string) string { return name(key, 200) }
+
+// maxAnnotations is the size of the annotations that Kubernetes takes for an object, and aside is
+// for those beside the key and the value.
+const maxAnnotations, aside = 256 << 10, 1 << 10
 
 // Put writes the record with the current time, so that the slice gets a new version.
 func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
@@ -129,6 +135,9 @@ func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 	}
 	if !utf8.Valid(value) {
 		return fmt.Errorf("kubernetes: the record %s is no text", key)
+	}
+	if size := len(key) + len(value) + aside; size > maxAnnotations {
+		return registry.TooLong("kubernetes", "record", key, size, maxAnnotations, "bytes for annotations")
 	}
 	one := slice{
 		APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice", AddressType: "IPv4", Endpoints: []endpoint{}, Ports: []port{},
@@ -189,7 +198,7 @@ func (s *store) List(ctx context.Context, prefix string) ([]string, error) {
 	for {
 		var page list
 		if err := s.api.do(ctx, request{method: http.MethodGet, path: path(s.api.Namespace, ""), query: q}, &page); err != nil {
-			return nil, err
+			return slices.Sorted(maps.Keys(found)), err
 		}
 		for _, one := range page.Items {
 			rest, ours := strings.CutPrefix(one.key(), prefix)
@@ -366,7 +375,7 @@ func (r *records) bury(ctx context.Context) {
 		}
 		for _, one := range dead {
 			if err := r.remove(ctx, one); err != nil && ctx.Err() == nil {
-				r.store.api.Logger.Debug("yodel: a dead record could not be deleted", "name", one.Metadata.Name, "err", err)
+				cmp.Or(r.store.api.Logger, slog.Default()).Debug("yodel: a dead record could not be deleted", "record", one.Metadata.Name, "err", err)
 				break
 			}
 		}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/registry"
 )
 
 // These are labels of slices.
@@ -195,7 +196,10 @@ func (s *service) instances(all []slice) ([]yodel.Instance, error) {
 	if len(pods) == 0 && wrong != nil {
 		return nil, wrong
 	}
-	return slices.SortedFunc(maps.Values(pods), func(a, b yodel.Instance) int { return strings.Compare(a.Addr, b.Addr) }), nil
+	// A pod may have the address of one that terminates.
+	return registry.Distinct(slices.SortedFunc(maps.Values(pods), func(a, b yodel.Instance) int {
+		return cmp.Or(strings.Compare(a.Addr, b.Addr), strings.Compare(a.Metadata["pod"], b.Metadata["pod"]))
+	})), nil
 }
 
 const inactive = "inactive"

@@ -98,7 +98,14 @@ func (a *api) follow(ctx context.Context, namespace, selector string, f follower
 func (a *api) listAndWatch(ctx context.Context, namespace, selector string, f follower) error {
 	r := request{method: http.MethodGet, path: path(namespace, ""), query: url.Values{"labelSelector": {selector}}}
 	var all list
-	if err := a.do(ctx, r, &all); err != nil {
+	select {
+	case a.lists <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	err := a.do(ctx, r, &all)
+	<-a.lists
+	if err != nil {
 		return err
 	}
 	f.replace(all.Items)

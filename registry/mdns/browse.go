@@ -3,7 +3,9 @@
 package mdns
 
 import (
+	"cmp"
 	"context"
+	"log/slog"
 	"maps"
 	"net"
 	"net/netip"
@@ -15,6 +17,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/registry"
 )
 
 // Service returns the instances of a service.
@@ -101,6 +104,7 @@ type browser struct {
 	askAt   time.Time     // when the next regular question is due
 	asked   time.Time     // when the last question was sent
 	between time.Duration // the pause after the next regular question
+	full    bool          // whether an instance was left out for lack of room
 }
 
 // An entrySet is a set of entries that have the same host.
@@ -217,6 +221,9 @@ func (b *browser) entry(name string, ttl uint32) *entry {
 	case e == nil && len(b.entries) < maxInstances:
 		e = new(entry)
 		b.entries[name] = e
+	case e == nil && !b.full:
+		b.full = true
+		cmp.Or(b.opts.Logger, slog.Default()).Warn("yodel: more instances answer than there is room for, so some are not used", "instances", maxInstances)
 	}
 	return e
 }
@@ -259,7 +266,7 @@ func (b *browser) read(name string, e *entry, text []string) {
 	e.service, e.instance, err = instanceOf(plain)
 	e.broken = err != nil
 	if e.broken && e.service == b.name {
-		b.opts.Logger.Warn("yodel: a record on the network cannot be read", "name", name, "err", err)
+		cmp.Or(b.opts.Logger, slog.Default()).Warn("yodel: a record on the network cannot be read", "record", name, "err", err)
 	}
 }
 
@@ -411,5 +418,5 @@ func (b *browser) instances() []yodel.Instance {
 		}
 		instances = append(instances, in)
 	}
-	return instances
+	return registry.Distinct(instances)
 }

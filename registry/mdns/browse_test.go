@@ -3,8 +3,13 @@
 package mdns
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"log/slog"
 	"net"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -76,6 +81,83 @@ func TestANameAloneIsAskedForAFewTimes(t *testing.T) {
 	}
 	if s.until(t, 75*time.Minute); len(s.entries) > 0 {
 		t.Error("the name outlived its time")
+	}
+}
+
+// A list without the records of an instance says so.
+func TestAListThatIsNotCompleteSaysSo(t *testing.T) {
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(interfaces, func(in net.Interface) bool { return in.Flags&net.FlagLoopback != 0 })
+	if i < 0 {
+		t.Fatal("there is no loopback interface")
+	}
+	r := New(&Options{Type: "_yodel-part._tcp", Interfaces: []string{interfaces[i].Name}})
+	whole, err := newRecord(r.kind, "Cart", yodel.Instance{Addr: "127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	part, err := newRecord(r.kind, "Pay", yodel.Instance{Addr: "127.0.0.1:2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := open(r.opts.Interfaces)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	messages, failed := c.follow(ctx)
+	answers := append(whole.answers(120), part.answers(120)[:1]...) // all but the name was lost
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case m := <-messages:
+				if !m.Response && c.send(answer(answers)) != nil {
+					return
+				}
+			}
+		}
+	}()
+	defer func() {
+		cancel()
+		c.close()
+		<-failed
+		<-ended
+	}()
+	names, err := r.Services(ctx)
+	if err == nil || !strings.Contains(err.Error(), "the records of 1 of 2 instances have not arrived") || !slices.Equal(names, []string{"Cart"}) {
+		t.Errorf("got the services %q, %v", names, err)
+	}
+}
+
+// A browser has room for 10,000 instances. With more, it logs once that some are left out, and a
+// list says so.
+func TestMoreInstancesThanThereIsRoomFor(t *testing.T) {
+	s := newSilence()
+	var log bytes.Buffer
+	s.opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	name := func(i int) []dns.RR {
+		return []dns.RR{&dns.PTR{
+			Hdr: dns.RR_Header{Name: s.kind, Rrtype: dns.TypePTR, Class: dns.ClassINET, Ttl: 4500}, Ptr: fmt.Sprintf("x%d.%s", i, s.kind),
+		}}
+	}
+	for i := range maxInstances {
+		s.learn(answer(name(i)), s.now)
+	}
+	if log.Len() > 0 || s.lacks() == nil || strings.Contains(s.lacks().Error(), "more than") {
+		t.Errorf("with %d instances: %v %s", maxInstances, s.lacks(), &log)
+	}
+	for i := range 3 {
+		s.learn(answer(name(maxInstances+i)), s.now)
+	}
+	if err := s.lacks(); err == nil || err.Error() != "mdns: more than 10000 instances have answered" || strings.Count(log.String(), "instances=10000") != 1 {
+		t.Errorf("with three more: %v %s", err, &log)
 	}
 }
 

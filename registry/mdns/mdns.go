@@ -72,9 +72,6 @@ func New(o *Options) *Registry {
 	if r.opts.Type == "" {
 		r.opts.Type = "_yodel._tcp"
 	}
-	if r.opts.Logger == nil {
-		r.opts.Logger = slog.Default()
-	}
 	r.kind = strings.TrimSuffix(r.opts.Type, ".") + "." + domain
 	return r
 }
@@ -106,7 +103,7 @@ func (r *Registry) Withdraw(ctx context.Context, service, addr string) error {
 	}
 	rec, err := newRecord(r.kind, service, yodel.Instance{Addr: addr})
 	if err != nil {
-		return err
+		return nil // Announce does not announce it either
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -173,14 +170,29 @@ func (r *Registry) openLocked() error {
 // enumeration is the name that lists all types of instances.
 const enumeration = "_services._dns-sd._udp." + domain
 
-// hear checks whether a message asks for an announced record. The reply waits for a moment, as RFC
-// 6762 requires, because many hosts may answer. Questions that arrive meanwhile share that reply.
+// hear checks whether a message asks for an announced record, or says goodbye for it. The latter is
+// from another process that had announced itself at the same address. The reply waits for a moment,
+// as RFC 6762 requires, because many hosts may answer. Questions that arrive meanwhile share that
+// reply.
 func (r *Registry) hear(m *dns.Msg) {
-	if m.Response {
-		return
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if m.Response {
+		for _, rr := range m.Answer {
+			if head := rr.Header(); head.Ttl == 0 && r.records[head.Name] != nil {
+				r.asked[head.Name] = true
+			}
+		}
+	} else {
+		r.hearQuestionsLocked(m)
+	}
+	if r.soon == nil && r.conn != nil && (r.listing || len(r.asked) > 0) {
+		r.soon = time.AfterFunc(20*time.Millisecond+rand.N(100*time.Millisecond), r.reply)
+	}
+}
+
+// hearQuestionsLocked notes the records for which a message asks.
+func (r *Registry) hearQuestionsLocked(m *dns.Msg) {
 	now := time.Now()
 	for _, q := range m.Question {
 		r.listing = r.listing || strings.EqualFold(q.Name, enumeration) && len(r.records) > 0
@@ -192,9 +204,6 @@ func (r *Registry) hear(m *dns.Msg) {
 				r.asked[name] = true
 			}
 		}
-	}
-	if r.soon == nil && r.conn != nil && (r.listing || len(r.asked) > 0) {
-		r.soon = time.AfterFunc(20*time.Millisecond+rand.N(100*time.Millisecond), r.reply)
 	}
 }
 

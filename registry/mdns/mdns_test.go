@@ -65,7 +65,9 @@ func join(t *testing.T, kind string) *mdns.Registry {
 func TestRegistry(t *testing.T) {
 	t.Parallel()
 	client := join(t, "_yodel-suite._tcp")
-	yodeltest.TestRegistry(t, yodeltest.Registry{Registrar: join(t, "_yodel-suite._tcp"), Service: client.Service, Instances: 300})
+	yodeltest.TestRegistry(t, yodeltest.Registry{
+		Registrar: join(t, "_yodel-suite._tcp"), Another: join(t, "_yodel-suite._tcp"), Service: client.Service, Instances: 300,
+	})
 }
 
 // A follower is a client of a registry.

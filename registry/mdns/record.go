@@ -64,15 +64,15 @@ func dashed(c rune) rune {
 // conflicts is needed.
 func label(service, addr string) string {
 	full := service + " " + addr
-	if len(full) <= 63 {
+	if len(full) <= 63 && !strings.Contains(addr, " ") {
 		return full
 	}
-	hash := sha256.Sum256([]byte(full))
-	short := full[:50]
-	for !utf8.ValidString(short) && len(short) > 40 {
+	hash := sha256.Sum256([]byte(service + "\x00" + addr)) // no two instances have one label
+	short := full[:min(30, len(full))]
+	for !utf8.ValidString(short) && len(short) > 20 {
 		short = short[:len(short)-1]
 	}
-	return short + " " + hex.EncodeToString(hash[:6])
+	return short + " " + hex.EncodeToString(hash[:16])
 }
 
 // The bit that classUnique adds says that the answer has all records of the name and type.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/registry"
 )
 
 // These are the keys of the TXT record, as in RFC 6763, section 6. A key of the metadata is
@@ -81,8 +82,11 @@ func textOf(service string, in yodel.Instance) ([]string, error) {
 	}
 	for _, one := range text {
 		if len(one) > 255 {
-			key, _, _ := strings.Cut(one, "=")
-			return nil, fmt.Errorf("%s is too long: mDNS has room for 255 bytes with its name", key)
+			key, value, _ := strings.Cut(one, "=")
+			if strings.HasPrefix(key, metadataKey) {
+				key, value = "entry of the metadata", one
+			}
+			return nil, registry.TooLong("mdns", key, value, len(one), 255, "bytes") // with its key
 		}
 	}
 	return text, nil

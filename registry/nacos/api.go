@@ -35,8 +35,16 @@ func (r *Registry) register(ctx context.Context, about url.Values) error {
 	return r.succeed(r.ask(ctx, request{method: http.MethodPost, path: r.path(), query: about}))
 }
 
+// deregister removes a record. Nacos 3 fails with status 500 if it removes the same record by
+// itself meanwhile, because its client was silent for too long. So deregister asks a second time
+// then.
 func (r *Registry) deregister(ctx context.Context, record url.Values) error {
-	return r.succeed(r.ask(ctx, request{method: http.MethodDelete, path: r.path(), query: record}))
+	to := request{method: http.MethodDelete, path: r.path(), query: record}
+	answer, err := r.ask(ctx, to)
+	if failed, ok := errors.AsType[httpError](err); ok && failed.status == http.StatusInternalServerError {
+		answer, err = r.ask(ctx, to)
+	}
+	return r.succeed(answer, err)
 }
 
 // These are the codes in the answer to a heartbeat.
@@ -148,6 +156,9 @@ type request struct {
 
 // ask sends a request to the servers one after the other until one answers, and returns the answer.
 func (r *Registry) ask(ctx context.Context, to request) ([]byte, error) {
+	if r.wrong != nil {
+		return nil, fmt.Errorf("nacos: %w", r.wrong)
+	}
 	token, err := r.token(ctx, "")
 	if err != nil {
 		return nil, err

@@ -162,7 +162,7 @@ func (w *dubboWatch) report(service string, h host, err error) {
 	}
 	id := service + " " + h.addr()
 	if w.now.bad[id] = true; !w.last.bad[id] {
-		slog.Warn("a provider of Dubbo has a record that cannot be read", "service", service, "addr", h.addr(), "error", err)
+		slog.Warn("a provider of Dubbo has a record that cannot be read", "rpcService", service, "addr", h.addr(), "err", err)
 	}
 }
 

@@ -3,6 +3,8 @@
 package nacos
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -13,8 +15,10 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf16"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/registry"
 )
 
 // These are the metadata keys for fields of yodel.Instance.
@@ -40,15 +44,60 @@ const preserved = "preserved."
 
 const inactive = "inactive"
 
+// These are limits of Nacos, in characters of Java.
+const (
+	maxService  = 512
+	maxIP       = 128
+	maxMetadata = 1024 // all keys and values of an instance
+)
+
+// characters returns the length of a text in Java.
+func characters(s string) int { return len(utf16.Encode([]rune(s))) }
+
 // split returns the host and the port of an address, as Nacos expects them. ok is false if they do
-// not represent the address completely.
+// not represent the address completely. They identify it in any case.
 func split(addr string) (ip, port string, ok bool) {
 	ip, port, err := net.SplitHostPort(addr)
 	n, bad := strconv.ParseUint(port, 10, 16)
-	if err != nil || bad != nil || ip == "" || n == 0 || net.JoinHostPort(ip, strconv.FormatUint(n, 10)) != addr {
+	switch {
+	case strings.ContainsFunc(addr, odd) || len(addr) > maxIP:
+		hash := sha256.Sum256([]byte(addr))
+		return "address-" + hex.EncodeToString(hash[:16]), "0", false
+	case err != nil || bad != nil || ip == "" || n == 0 || net.JoinHostPort(ip, strconv.FormatUint(n, 10)) != addr:
 		return addr, "0", false
 	}
 	return ip, port, true
+}
+
+// odd reports whether Nacos may not allow r in the IP of an instance.
+func odd(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-._:%@/?=&", r)
+}
+
+// fits returns an error if Nacos has no room for the name of a service, or for the metadata of its
+// instance.
+func fits(q url.Values, md map[string]string) error {
+	service := q.Get("serviceName")
+	if n := characters(service); n > maxService {
+		if plain, err := url.PathUnescape(service); err == nil {
+			service = plain
+		}
+		return registry.TooLong("nacos", "service", service, n, maxService, "characters")
+	}
+	total, longest := 0, ""
+	for key, value := range md {
+		if strings.TrimSpace(key) == "" || strings.TrimSpace(value) == "" {
+			continue // Nacos does not count it
+		}
+		total += characters(key) + characters(value)
+		if len(key)+len(value) > len(longest) {
+			longest = key + "=" + value
+		}
+	}
+	if total > maxMetadata {
+		return registry.TooLong("nacos", "metadata, with", longest, total, maxMetadata, "characters")
+	}
+	return nil
 }
 
 // describe returns the parameters that register an instance.
@@ -99,6 +148,9 @@ func setMetadata(q url.Values, md map[string]string, ttl time.Duration) error {
 	md[preserved+"heart.beat.interval"] = strconv.FormatInt(max(ttl.Milliseconds()/3, 1), 10)
 	md[preserved+"heart.beat.timeout"], md[preserved+"ip.delete.timeout"] = lease, lease
 	text, err := json.Marshal(md)
+	if err == nil {
+		err = fits(q, md)
+	}
 	q.Set("metadata", string(text))
 	return err
 }

@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,8 +41,15 @@ func keptID(kind, service string) string {
 			fmt.Fprintf(&b, ":%02X", c)
 		}
 	}
+	if id := b.String(); len(id) > maxID {
+		hash := sha256.Sum256([]byte(service)) // no two names have one id, because the cut ones end in a hash
+		return id[:200] + "::" + hex.EncodeToString(hash[:16])
+	}
 	return b.String()
 }
+
+// maxID is the size of the longest id of a configuration, in the database of Nacos.
+const maxID = 255
 
 // recordsIn returns the records in a configuration.
 func recordsIn(content string) (map[string][]byte, error) {
@@ -166,9 +175,14 @@ const keptEvery = time.Second
 // Kept calls update with all records of a kind for a service, by ID, at once and after every
 // change, until ctx ends. It polls every second, or more often if Options.Every is shorter.
 func (r *Registry) Kept(ctx context.Context, service, kind string, update func(records map[string][]byte)) error {
+	return r.kept(ctx, min(r.opts.Every, keptEvery), service, kind, update)
+}
+
+// kept is Kept with an interval.
+func (r *Registry) kept(ctx context.Context, every time.Duration, service, kind string, update func(records map[string][]byte)) error {
 	key := keptID(kind, service)
 	last, records := "", map[string][]byte{}
-	return poll(ctx, min(r.opts.Every, keptEvery), update, func() (map[string][]byte, error) {
+	return poll(ctx, every, update, func() (map[string][]byte, error) {
 		content, err := r.readConfiguration(ctx, r.opts.Group, key)
 		if err != nil || content == last {
 			return records, err

@@ -16,12 +16,9 @@ import (
 // authenticates its users.
 func (r *Registry) Services(ctx context.Context) ([]string, error) {
 	listed, err := r.services(ctx, "")
-	if err != nil {
-		return nil, err
-	}
 	var names []string
 	for _, name := range listed {
-		if plain, err := url.PathUnescape(name); err == nil {
+		if plain, bad := url.PathUnescape(name); bad == nil {
 			name = plain
 		}
 		if name != "" {
@@ -29,11 +26,14 @@ func (r *Registry) Services(ctx context.Context) ([]string, error) {
 		}
 	}
 	slices.Sort(names)
-	return slices.Compact(names), nil
+	return slices.Compact(names), err
 }
 
-// Services implements the optional method of yodel.Resolver.
-func (s *service) Services(ctx context.Context) (asked string, known []string, err error) {
+// Describe implements the optional method of yodel.Resolver.
+func (s *service) Describe() yodel.Description { return yodel.Description{Services: s.services} }
+
+// services returns the name of the service and those of all services.
+func (s *service) services(ctx context.Context) (asked string, known []string, err error) {
 	known, err = s.of.Services(ctx)
 	return s.name, known, err
 }

@@ -16,8 +16,8 @@
 // yodel.Instance for which Nacos has no field, such as version, zone and group, are in the
 // metadata. All metadata of an instance together may have 1,024 bytes. An inactive instance has
 // weight 0, so that Nacos's own clients do not call it either. Nacos checks every 5 s for records
-// whose time to live has passed, and loses all records when it is restarted. Rules are in
-// configurations of Nacos, which it stores.
+// whose time to live has passed, and loses all records when it is restarted. Rules
+// and the settings of operators are in configurations of Nacos, which it stores.
 package nacos
 
 import (
@@ -31,6 +31,8 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/defaults"
+	"github.com/yodel-rpc/yodel/registry"
 )
 
 // Options changes how the registry works. The zero value is good.
@@ -57,20 +59,22 @@ type Options struct {
 type Registry struct {
 	opts    Options
 	servers []string // their URLs
+	wrong   error    // why these cannot be used; nil if they can
 	http    *http.Client
 	session chan session // of the one session; empty while a request uses it
 
 	mu        sync.Mutex
 	preferred int               // the server to which the next request is sent first
 	written   map[string]string // the last parameters that Nacos accepted for a record
+	runs      map[string]string // the incarnations that were announced last, by record
 }
 
 // publicNamespace is the id of the usual namespace.
 const publicNamespace = "public"
 
-// forever is the longest duration of an option, a hundred years: sums of two such durations do not
-// overflow.
-const forever = 100 * 365 * 24 * time.Hour
+// connections is how many connections a server has at most. A console polls all services, and Nacos
+// resets connections beyond its backlog.
+const connections = 32
 
 // New returns a registry in the Nacos servers at these addresses, separated by commas. Each is
 // HOST:PORT or a URL.
@@ -78,16 +82,18 @@ func New(servers string, o *Options) *Registry {
 	if o == nil {
 		o = &Options{}
 	}
-	r := &Registry{opts: *o, session: make(chan session, 1), written: make(map[string]string)}
+	r := &Registry{opts: *o, session: make(chan session, 1), written: make(map[string]string), runs: make(map[string]string)}
 	r.session <- session{}
 	opts := &r.opts
 	opts.Namespace = cmp.Or(opts.Namespace, publicNamespace)
 	opts.Group = cmp.Or(opts.Group, "DEFAULT_GROUP")
 	opts.Cluster = cmp.Or(opts.Cluster, "DEFAULT")
-	opts.Every = min(cmp.Or(max(opts.Every, 0), 2*time.Second), forever)
+	opts.Every = defaults.Positive(opts.Every, 2*time.Second)
 	opts.Timeout = cmp.Or(max(opts.Timeout, 0), 5*time.Second)
-	for server := range strings.SplitSeq(servers, ",") {
-		server = strings.TrimSuffix(strings.TrimSpace(server), "/")
+	all, err := registry.Endpoints(servers, "http", "https")
+	r.wrong = err
+	for _, server := range all {
+		server = strings.TrimSuffix(server, "/")
 		if !strings.Contains(server, "://") {
 			server = "http://" + server
 		}
@@ -95,6 +101,7 @@ func New(servers string, o *Options) *Registry {
 	}
 	r.http = &http.Client{Transport: &http.Transport{
 		Proxy: http.ProxyFromEnvironment, TLSClientConfig: opts.TLS.Clone(), MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute,
+		MaxConnsPerHost: connections,
 	}}
 	return r
 }
@@ -109,11 +116,19 @@ func (r *Registry) Close() error {
 // Announce implements yodel.Registrar. If Nacos already has the record with the same content,
 // Announce sends a heartbeat only. A new registration would look like a change to other clients.
 func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
+	in, err := r.settled(ctx, service, in)
+	if err != nil {
+		return err
+	}
 	about, err := r.describe(service, in, ttl)
 	if err != nil {
 		return err
 	}
-	return r.keep(ctx, r.identify(service, in.Addr), about)
+	id := r.identify(service, in.Addr)
+	r.mu.Lock()
+	r.runs[id.Encode()] = in.Incarnation
+	r.mu.Unlock()
+	return r.keep(ctx, id, about)
 }
 
 // keep registers the record that id identifies, or sends a heartbeat for it. About are all of its
@@ -137,9 +152,38 @@ func (r *Registry) keep(ctx context.Context, id, about url.Values) error {
 	return err
 }
 
-// Withdraw implements yodel.Registrar.
+// Withdraw implements yodel.Registrar. It leaves the record of another process that has announced
+// itself at addr since.
 func (r *Registry) Withdraw(ctx context.Context, service, addr string) error {
-	return r.drop(ctx, r.identify(service, addr))
+	id := r.identify(service, addr)
+	if fits(id, nil) != nil {
+		return nil // Announce does not announce it either
+	}
+	r.mu.Lock()
+	run := r.runs[id.Encode()]
+	r.mu.Unlock()
+	if run != "" {
+		answer, err := r.list(ctx, service, r.opts.Cluster)
+		if err != nil {
+			return err
+		}
+		hosts, err := r.hosts(answer)
+		if err != nil {
+			return err
+		}
+		for _, h := range hosts {
+			if other := h.instance(); other.Addr == addr && other.Incarnation != "" && other.Incarnation != run {
+				return nil
+			}
+		}
+	}
+	if err := r.drop(ctx, id); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.runs, id.Encode())
+	return nil
 }
 
 // drop removes the record that id identifies.
@@ -177,6 +221,6 @@ func (r *Registry) about(service string) url.Values {
 	return url.Values{"namespaceId": {r.opts.Namespace}, "groupName": {r.opts.Group}, "serviceName": {escape(service)}}
 }
 
-// escape replaces the characters in a name that Nacos does not allow, and the separator between a
-// group and a service.
+// escape replaces the characters in a name that Nacos does not allow, such as Chinese letters, and
+// the separator between a group and a service.
 func escape(name string) string { return strings.ReplaceAll(url.PathEscape(name), "@@", "%40%40") }

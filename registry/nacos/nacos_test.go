@@ -82,9 +82,9 @@ func TestRegistry(t *testing.T) { //nolint:tparallel // its parts trouble one se
 	network := realserver.Between(t, server.Addr)
 	r := &recorder{Registry: connect(t, network.Addr, nacos.Options{}), known: make(map[[2]string]bool)}
 	yodeltest.TestRegistry(t, yodeltest.Registry{
-		Registrar: r,
-		Service:   func(name string) yodel.Resolver { return connect(t, network.Addr, nacos.Options{}).Service(name) },
-		Late:      8 * time.Second, // it looks every 5 s
+		Registrar: r, Another: connect(t, network.Addr, nacos.Options{}),
+		Service: func(name string) yodel.Resolver { return connect(t, network.Addr, nacos.Options{}).Service(name) },
+		Late:    8 * time.Second, // it looks every 5 s
 		// no Restart: it keeps no ephemeral instance when it ends
 		Kill: server.Kill, RestartEmpty: server.RestartEmpty,
 		Stop: server.Stop, Continue: server.Continue, Slow: network.Slow,
@@ -110,7 +110,7 @@ func TestRegistry(t *testing.T) { //nolint:tparallel // its parts trouble one se
 // partition tries what differs from a server that is stopped: the server lives, and records expire.
 func partition(t *testing.T, addr string) {
 	p := realserver.Between(t, addr)
-	o := nacos.Options{Timeout: 500 * time.Millisecond}
+	o := nacos.Options{Timeout: 3 * time.Second} // Nacos takes up to 2 s to return a change
 	yodeltest.TestRegistry(t, yodeltest.Registry{
 		Registrar: connect(t, p.Addr, o),
 		Service:   func(name string) yodel.Resolver { return connect(t, p.Addr, o).Service(name) },
@@ -264,6 +264,25 @@ func TestErrorsNameNoPassword(t *testing.T) {
 	}
 }
 
+// Nacos answers 500 to a withdrawal while it removes the record by itself, and then knows it no
+// more. An error that stays is returned.
+func TestAWithdrawalThatMeetsTheEndOfTheRecord(t *testing.T) {
+	for failures, fails := range map[int64]bool{0: false, 1: false, 2: true} {
+		var asked atomic.Int64
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			if req.Method == http.MethodDelete && asked.Add(1) <= failures {
+				w.WriteHeader(http.StatusInternalServerError)
+				return
+			}
+			io.WriteString(w, `{"code":0,"message":"success","data":"ok"}`)
+		}))
+		defer server.Close()
+		if err := connect(t, server.URL, nacos.Options{}).Withdraw(t.Context(), "Arith", "10.0.0.1:1"); (err != nil) != fails {
+			t.Errorf("after %d failures: got %v", failures, err)
+		}
+	}
+}
+
 // TestTokensAreReplaced is about what takes hours with a real server.
 func TestTokensAreReplaced(t *testing.T) {
 	var logins, valid atomic.Int64
@@ -275,13 +294,15 @@ func TestTokensAreReplaced(t *testing.T) {
 			fmt.Fprintf(w, `{"accessToken":"%d","tokenTtl":%d}`, n, map[bool]int{true: 0, false: 3600}[n == 1])
 		case req.Header.Get("Authorization") != fmt.Sprint("Bearer ", valid.Load()):
 			w.WriteHeader(http.StatusForbidden)
+		case strings.Contains(req.URL.Path, "/cs/"): // the settings of operators
+			io.WriteString(w, `{"code":0,"message":"success","data":{"content":"{}"}}`)
 		default:
 			io.WriteString(w, `{"code":0,"message":"success","data":"ok"}`)
 		}
 	}))
 	defer server.Close()
 	r := connect(t, server.URL, nacos.Options{Username: "nacos", Password: "secret"})
-	for i, logged := range []int64{1, 2, 2, 3, 3} { // the first token ends at once, and the server forgets one
+	for i, logged := range []int64{2, 2, 2, 3, 3} { // the first token ends at once, in the same announcement, and the server forgets one
 		if i == 3 {
 			valid.Store(-1)
 		}

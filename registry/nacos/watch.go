@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/registry"
 )
 
 // Service returns a resolver for the healthy and enabled instances of a service.
@@ -34,7 +35,7 @@ func (s *service) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 		if err != nil {
 			return nil, err
 		}
-		text, known = answer, instances(hosts)
+		text, known = answer, registry.Distinct(instances(hosts))
 		return known, nil
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 )
 
 // String names the store in errors.
@@ -24,29 +25,52 @@ func (s *store) failed(what string, err error) error {
 	return fmt.Errorf("redis at %s: %s: %w%s", s.client.Options().Addr, what, err, hint)
 }
 
-// listRounds limits how many keys List reads to listRounds times atOnce, because a database may
-// hold more than a registry.
-const listRounds = 10
-
-// List implements registry.Lister.
+// List implements registry.Lister. Redis has no index of its keys, so List scans all keys of the
+// database. It asks for the sets of services only, unless the layout is that of rpcx, which has no
+// sets.
 func (s *store) List(ctx context.Context, prefix string) ([]string, error) {
+	kind := "zset"
 	if s.rpcx {
-		prefix = "/" + prefix
+		prefix, kind = "/"+prefix, "string"
 	}
 	names := make(map[string]bool)
-	cursor := uint64(0)
-	for range listRounds {
-		keys, next, err := s.client.Scan(ctx, cursor, literal(prefix)+"*", atOnce).Result()
-		if err != nil {
-			return nil, err
-		}
+	err := s.scan(ctx, prefix, kind, func(keys []string) {
 		for _, key := range keys {
-			name, _, _ := strings.Cut(strings.TrimPrefix(key, prefix), "/")
-			names[name] = true
+			name, _, folder := strings.Cut(strings.TrimPrefix(key, prefix), "/")
+			if folder == s.rpcx {
+				names[name] = true
+			}
 		}
-		if cursor = next; cursor == 0 {
-			break
+	})
+	return slices.Sorted(maps.Keys(names)), err
+}
+
+// scan passes the keys of a type that begin with a prefix to found. A key may occur twice.
+func (s *store) scan(ctx context.Context, prefix, kind string, found func(keys []string)) error {
+	type page struct {
+		keys []string
+		next uint64
+	}
+	for cursor := uint64(0); ; {
+		one, err := ask(ctx, s, "scan "+prefix, func(ctx context.Context) (one page, err error) {
+			one.keys, one.next, err = s.client.ScanType(ctx, cursor, literal(prefix)+"*", atOnce, kind).Result()
+			return one, err
+		})
+		if err != nil {
+			return err
+		}
+		found(one.keys)
+		if cursor = one.next; cursor == 0 { // Redis guarantees that the scan reaches 0
+			return nil
 		}
 	}
-	return slices.Sorted(maps.Keys(names)), nil
+}
+
+// Writable implements the optional method of registry.Store.
+func (s *store) Writable(ctx context.Context, key string) error {
+	record, _ := s.place(key)
+	_, err := ask(ctx, s, "write", func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, s.client.SetXX(ctx, record, "", time.Second).Err() // the key does not exist
+	})
+	return err
 }

@@ -3,7 +3,6 @@
 package redis_test
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"strings"
@@ -50,9 +49,7 @@ func TestServicesAreListed(t *testing.T) {
 			must(t, r.Announce(t.Context(), name, yodel.Instance{Addr: fmt.Sprintf("127.0.0.1:%d", port+1)}, time.Minute))
 		}
 	}
-	lister := r.Service("Order").(interface {
-		Services(ctx context.Context) (string, []string, error)
-	})
+	lister := yodel.Description{}.Over(r.Service("Order"))
 	asked, known, err := lister.Services(t.Context())
 	if got := strings.Join(known, " "); err != nil || asked != "Order" || got != "A/B Many Orders" {
 		t.Errorf("got %q, %s, %v", asked, got, err)

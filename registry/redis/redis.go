@@ -93,6 +93,7 @@ func New(addr string, o *Options) *Registry {
 	s.every = min(s.every, 365*24*time.Hour) // so that a multiple of it does not overflow
 	shut := func() error { return nil }
 	if s.client == nil {
+		addr, s.wrong = endpoint(addr)
 		s.client = redis.NewClient(&redis.Options{
 			Addr: addr, Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: o.TLS, ContextTimeoutEnabled: true,
 			DialTimeout: s.timeout, ReadTimeout: s.timeout, WriteTimeout: s.timeout,
@@ -103,12 +104,28 @@ func New(addr string, o *Options) *Registry {
 	return &Registry{registry.New(s, &o.Options), shut}
 }
 
+// endpoint returns the address of the server.
+func endpoint(addr string) (string, error) {
+	if strings.HasPrefix(addr, "/") { // a Unix socket
+		return addr, nil
+	}
+	all, err := registry.Endpoints(addr)
+	switch {
+	case err != nil:
+		return strings.TrimSpace(addr), err
+	case len(all) > 1:
+		return addr, errors.New("it takes one address; Options.Client is for Redis Sentinel")
+	}
+	return all[0], nil
+}
+
 // Close closes the connections to Redis. Announced records stay until they expire.
 func (r *Registry) Close() error { return r.close() }
 
 // A store is a registry.Store.
 type store struct {
 	client         *redis.Client
+	wrong          error // why the address cannot be used; nil if it can
 	timeout, every time.Duration
 	rpcx           bool
 	parts          int // number of parts of a key: the prefix's parts, the service and the rest
@@ -194,6 +211,9 @@ func ask[T any](ctx context.Context, s *store, what string, command func(context
 	type answer struct {
 		value T
 		err   error
+	}
+	if s.wrong != nil {
+		return *new(T), s.failed(what, s.wrong)
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
@@ -390,24 +410,9 @@ func (s *store) records(ctx context.Context, prefix string) ([]string, error) {
 			return s.client.ZRange(ctx, service, 0, -1).Result()
 		})
 	}
-	type page struct {
-		records []string
-		next    uint64
-	}
 	var records []string
-	for cursor := uint64(0); ; {
-		one, err := ask(ctx, s, "scan "+first, func(ctx context.Context) (one page, err error) {
-			one.records, one.next, err = s.client.Scan(ctx, cursor, literal(first)+"*", atOnce).Result()
-			return one, err
-		})
-		if err != nil {
-			return nil, err
-		}
-		records, cursor = append(records, one.records...), one.next
-		if cursor == 0 { // Redis guarantees that the scan reaches 0
-			return records, nil
-		}
-	}
+	err := s.scan(ctx, first, "string", func(keys []string) { records = append(records, keys...) })
+	return records, err
 }
 
 // literal returns a pattern for Redis that matches only text.

@@ -33,7 +33,7 @@ func (s *dubboService) String() string { return fmt.Sprintf("service %q in %v", 
 // Watch implements yodel.Resolver.
 func (s *dubboService) Watch(ctx context.Context, update func([]yodel.Instance)) error {
 	w := &nodes{news: make(chan struct{}, 1), values: make(map[string][]byte), children: make(map[string][]string), reading: make(map[string]bool)}
-	x, err := s.store.begin(w.event)
+	x, err := s.store.begin(w.event, false)
 	if err != nil {
 		return fmt.Errorf("%v: %w", s, err)
 	}
@@ -91,7 +91,7 @@ func (s *dubboService) instances(w *nodes) ([]yodel.Instance, error) {
 			}
 		}
 		if err != nil {
-			logger.Warn("a provider of Dubbo has a record that cannot be read", "service", s.name, "error", err)
+			logger.Warn("a provider of Dubbo has a record that cannot be read", "rpcService", s.name, "err", err)
 		}
 	}
 	applications, err := w.value(dubboMapping + s.key.Interface)
@@ -112,7 +112,7 @@ func (s *dubboService) instances(w *nodes) ([]yodel.Instance, error) {
 				return nil, err
 			}
 			if bad != nil {
-				logger.Warn("an application of Dubbo has a record that cannot be read", "application", name, "instance", id, "error", bad)
+				logger.Warn("an application of Dubbo has a record that cannot be read", "record", name+"/"+id, "err", bad)
 			}
 			all = append(all, of...)
 		}

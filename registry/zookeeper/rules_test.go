@@ -15,6 +15,13 @@ import (
 // opened opens a registry for a process of the tests of rules, which lasts as long as the process.
 func opened(addr string) rules.Registry { return zookeeper.New(addr, nil) }
 
+// holds is how many services make before-end announces here.
+const holds = 10_000
+
+func TestListsAreComplete(t *testing.T) {
+	governed.Announced(t, open(t, realserver.ZooKeeper(t).Addr, registry.Options{}), holds, nil)
+}
+
 func TestZooKeeperKeepsRules(t *testing.T) {
 	s := realserver.ZooKeeper(t)
 	ours := func(addr string) rules.Registry { return open(t, addr, registry.Options{}) }

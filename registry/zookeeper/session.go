@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"path"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,6 +40,10 @@ type session struct {
 
 	auth   sync.Mutex
 	authed bool
+
+	joined  int // how many watches have joined it; guarded by joining of the store
+	sharing sync.Mutex
+	watches map[string]map[*watch]bool // by node, of a session that watches share
 }
 
 // announcing returns the session that owns the records. If that session is over, it begins another
@@ -47,22 +52,96 @@ func (s *store) announcing() (*session, error) {
 	s.beginning.Lock()
 	defer s.beginning.Unlock()
 	if s.current != nil {
-		select {
-		case <-s.current.isOver:
-			s.end(s.current)
-		default:
+		if !s.current.isEnded() {
 			return s.current, nil
 		}
+		s.end(s.current)
 	}
 	var err error
-	s.current, err = s.begin(nil)
+	s.current, err = s.begin(nil, false)
 	return s.current, err
+}
+
+// maxJoined is how many watches join a session. The library keeps what a watch has asked for until
+// the session ends, so a session does not live forever.
+const maxJoined = 1000
+
+// join returns a session in which the events of w's node and its children are passed to w.
+// ZooKeeper takes 60 connections from a host by default (maxClientCnxns), and a console follows all
+// services.
+func (s *store) join(w *watch) (*session, error) {
+	s.joining.Lock()
+	defer s.joining.Unlock()
+	x := s.joinable
+	if x != nil && (x.joined == maxJoined || x.isEnded()) {
+		x = nil
+	}
+	if x == nil {
+		var err error
+		if x, err = s.begin(nil, true); err != nil {
+			return nil, err
+		}
+		s.joinable = x
+	}
+	x.joined++
+	x.sharing.Lock()
+	defer x.sharing.Unlock()
+	if x.watches[w.node] == nil {
+		x.watches[w.node] = make(map[*watch]bool)
+	}
+	x.watches[w.node][w] = true
+	return x, nil
+}
+
+// leave ends what join has begun, and the session if no watch is left in it.
+func (s *store) leave(x *session, w *watch) {
+	s.joining.Lock()
+	defer s.joining.Unlock()
+	x.sharing.Lock()
+	if delete(x.watches[w.node], w); len(x.watches[w.node]) == 0 {
+		delete(x.watches, w.node)
+	}
+	left := len(x.watches)
+	x.sharing.Unlock()
+	if left > 0 {
+		return
+	}
+	if s.joinable == x {
+		s.joinable = nil
+	}
+	s.end(x)
+}
+
+// pass passes an event to the watches of its node, and of the node above.
+func (x *session) pass(e zk.Event) {
+	x.sharing.Lock()
+	defer x.sharing.Unlock()
+	for _, node := range []string{e.Path, path.Dir(e.Path)} {
+		for w := range x.watches[node] {
+			w.event(e)
+		}
+	}
+}
+
+func (x *session) isEnded() bool {
+	select {
+	case <-x.isOver:
+		return true
+	default:
+		return false
+	}
 }
 
 // begin begins a session without waiting for a connection. It resolves the names of the servers
 // again each time.
-func (s *store) begin(heard func(zk.Event)) (*session, error) {
+func (s *store) begin(heard func(zk.Event), shared bool) (*session, error) {
+	if s.wrong != nil {
+		return nil, s.wrong
+	}
 	x := &session{secure: s.opts.TLS, limit: s.opts.Session, tries: triesPerServer * len(s.servers), heard: heard, isOver: make(chan struct{})}
+	if shared {
+		x.heard, x.watches = x.pass, make(map[string]map[*watch]bool)
+	}
 	conn, events, err := zk.Connect(s.servers, s.opts.Session, zk.WithLogger(silent{}), zk.WithLogInfo(false),
 		zk.WithEventCallback(x.event), zk.WithDialer(x.dial))
 	if err != nil {
@@ -111,6 +190,7 @@ func (x *session) end() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.ended = true
+	x.overLocked()
 	if x.line != nil {
 		_ = x.line.Close() // otherwise the library would wait for the server's greeting
 	}

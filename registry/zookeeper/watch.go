@@ -22,6 +22,7 @@ type watch struct {
 	conn   *zk.Conn
 	node   string
 	prefix string // of the keys
+	raw    bool   // see store
 	view   *registry.View
 	news   chan struct{} // capacity 1
 
@@ -31,29 +32,51 @@ type watch struct {
 
 	known map[string]bool // children that ZooKeeper watches; only read uses it
 	told  bool
+
+	telling sync.Mutex
+	silent  bool // Watch has returned
 }
 
 // Watch implements registry.Store.
 func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) error {
 	w := &watch{
-		node: s.node(prefix), prefix: prefix, view: view, whole: true,
+		node: s.node(prefix), prefix: prefix, raw: s.raw, view: view, whole: true,
 		dirty: make(map[string]bool), known: make(map[string]bool), news: make(chan struct{}, 1),
 	}
-	x, err := s.begin(w.event)
-	if err != nil {
-		return fmt.Errorf("zookeeper at %q: watch %s: %w", strings.Join(s.servers, ","), w.node, err)
+	ended := make(chan error, 1)
+	err := s.start(func() { ended <- s.watch(ctx, w) })
+	if err == nil {
+		select {
+		case err = <-ended:
+		case <-ctx.Done(): // a request may still wait for the server: it ends by itself, or with the session
+		}
 	}
-	defer s.end(x)
-	stop := context.AfterFunc(ctx, func() { s.end(x) }) // so that read returns
-	defer stop()
-	if err = x.authenticate(s.opts.Username, s.opts.Password); err == nil {
-		w.conn = x.conn
-		err = w.follow(ctx, x.isOver)
-	}
+	w.silence()
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // it is the end that was asked for
 	}
 	return fmt.Errorf("zookeeper at %q: watch %s: %w", strings.Join(s.servers, ","), w.node, err)
+}
+
+// watch runs w in a session that it shares with other watches.
+func (s *store) watch(ctx context.Context, w *watch) error {
+	x, err := s.join(w)
+	if err != nil {
+		return err
+	}
+	defer s.leave(x, w)
+	if err = x.authenticate(s.opts.Username, s.opts.Password); err != nil {
+		return err
+	}
+	w.conn = x.conn
+	return w.follow(ctx, x.isOver)
+}
+
+// silence makes w tell its view nothing more.
+func (w *watch) silence() {
+	w.telling.Lock()
+	defer w.telling.Unlock()
+	w.silent = true
 }
 
 func (w *watch) follow(ctx context.Context, over <-chan struct{}) error {
@@ -107,17 +130,27 @@ func (w *watch) read() error {
 				dirty[child] = true
 			}
 		}
+		var gone []string
 		for child := range w.known {
 			if !now[child] {
-				w.view.Delete(w.key(child))
+				gone = append(gone, child)
 			}
+		}
+		if w.told {
+			w.tell(nil, gone)
 		}
 		w.known = now
 	}
 	return w.readChildren(dirty)
 }
 
-func (w *watch) key(child string) string { return w.prefix + strings.ReplaceAll(child, slash, "/") }
+// key returns the key of a child.
+func (w *watch) key(child string) string {
+	if w.raw {
+		child = unescape(child)
+	}
+	return w.prefix + child
+}
 
 // children lists the children and watches the list. If the node does not exist, it watches for the
 // node to be created.
@@ -177,8 +210,13 @@ func (w *watch) readChildren(dirty map[string]bool) error {
 	return nil
 }
 
-// tell passes to the view the children that were read.
+// tell passes to the view the children that were read, and those that are gone.
 func (w *watch) tell(values map[string][]byte, gone []string) {
+	w.telling.Lock()
+	defer w.telling.Unlock()
+	if w.silent {
+		return
+	}
 	if !w.told {
 		w.told = true
 		w.view.Replace(values)

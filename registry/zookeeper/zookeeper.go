@@ -8,8 +8,8 @@
 //	client := yodel.NewClient(r.Service("Shop"), nil)
 //
 // Its records are ephemeral nodes. A record ends with the session of the process that announced it,
-// or when the process does not announce it again in time. Each service that a client follows has
-// its own session.
+// or when the process does not announce it again in time. The services that a client follows share
+// sessions, up to a thousand in each.
 package zookeeper
 
 import (
@@ -19,10 +19,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/url"
 	"path"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/go-zookeeper/zk"
 
@@ -53,8 +56,9 @@ type Registry struct {
 	store *store
 }
 
-// New returns a registry in the ZooKeeper ensemble at these servers, separated by commas. The
-// registry connects when it is first used, and again each time that the connection is lost.
+// New returns a registry in the ZooKeeper ensemble at these servers, separated by commas. Each is
+// HOST:PORT, or HOST for the port 2181. If one is not, all uses of the registry fail. The registry
+// connects when it is first used, and again each time that the connection is lost.
 func New(servers string, o *Options) *Registry {
 	if o == nil {
 		o = &Options{}
@@ -73,9 +77,10 @@ func newStore(servers string, opts Options) *store {
 		// A session reports every change or ends. Beginning a new one is work for the server.
 		opts.Reconcile = 10 * time.Minute
 	}
+	all, err := endpoints(servers)
 	s := &store{
-		servers: strings.Split(servers, ","), opts: opts, acl: zk.WorldACL(zk.PermAll), shared: zk.WorldACL(zk.PermAll),
-		records: make(map[string]*record), sessions: make(map[*session]struct{}),
+		servers: all, wrong: err, opts: opts, acl: zk.WorldACL(zk.PermAll), shared: zk.WorldACL(zk.PermAll),
+		records: make(map[string]*record), sessions: make(map[*session]struct{}), raw: opts.Layout != nil && opts.Layout != registry.JSON,
 	}
 	if s.opts.Prefix == "" {
 		s.opts.Prefix = "yodel"
@@ -87,6 +92,20 @@ func newStore(servers string, opts Options) *store {
 	return s
 }
 
+// endpoints returns the servers in a list.
+func endpoints(list string) ([]string, error) {
+	all, err := registry.Endpoints(list)
+	for i, one := range all {
+		if !strings.ContainsAny(one, ":/ ") {
+			all[i] += ":" + strconv.Itoa(zk.DefaultPort)
+		}
+	}
+	if err != nil {
+		_, err = registry.Endpoints(strings.Join(all, ","))
+	}
+	return all, err
+}
+
 // Close ends the sessions, and so withdraws the announced records.
 func (r *Registry) Close() error {
 	r.store.close()
@@ -96,14 +115,19 @@ func (r *Registry) Close() error {
 // A store is a registry.Store.
 type store struct {
 	servers []string
+	wrong   error // why the servers cannot be used; nil if they can
 	opts    Options
 	acl     []zk.ACL // of records and their folders
 	shared  []zk.ACL // of the folders above
+	raw     bool     // the names in keys are not escaped: see node
 
 	wg sync.WaitGroup // for all goroutines of the store
 
 	beginning sync.Mutex
 	current   *session // owns the records; nil before the first use
+
+	joining  sync.Mutex
+	joinable *session // the session that watches join; nil if there is none
 
 	mu       sync.Mutex
 	closed   bool
@@ -134,19 +158,69 @@ func (s *store) close() {
 }
 
 // node returns the node of a key. The part of the key after the service becomes a single node, even
-// if it contains slashes.
+// if it contains slashes, which only other layouts than those of JSON leave in it.
 func (s *store) node(key string) string {
 	prefix := strings.TrimSuffix(s.opts.Prefix, "/") + "/"
 	service, name, ok := strings.Cut(strings.TrimPrefix(key, prefix), "/")
 	node := "/" + strings.Trim(prefix, "/") + "/" + undotted(service)
 	if ok && name != "" {
-		node += "/" + undotted(strings.ReplaceAll(name, "/", slash))
+		if s.raw {
+			name = escape(name)
+		}
+		node += "/" + undotted(name)
 	}
 	return node
 }
 
-// slash replaces a slash in the name of a node.
-const slash = "%2F"
+// escape escapes slashes and what ZooKeeper does not allow in the name of a node, among them all
+// characters beyond U+D7FF. It also escapes each % that could be taken for such an escape.
+func escape(name string) string {
+	var b strings.Builder
+	for i, r := range name {
+		_, size := utf8.DecodeRuneInString(name[i:])
+		_, err := url.PathUnescape(name[i:min(i+3, len(name))])
+		switch {
+		case r == '/', r == '%' && err == nil, r < ' ', r >= 0x7F && r <= 0x9F, r > 0xD7FF:
+			for _, c := range []byte(name[i : i+size]) {
+				fmt.Fprintf(&b, "%%%02X", c)
+			}
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// unescape undoes escape.
+func unescape(name string) string {
+	var b strings.Builder
+	for i := 0; i < len(name); i++ {
+		if name[i] == '%' && i+2 < len(name) {
+			if c, err := strconv.ParseUint(name[i+1:i+3], 16, 8); err == nil {
+				b.WriteByte(byte(c))
+				i += 2
+				continue
+			}
+		}
+		b.WriteByte(name[i])
+	}
+	return b.String()
+}
+
+// maxRecord is the size of the largest request that ZooKeeper takes by default (jute.maxbuffer). It
+// ends the connection of a client that sends a larger one, and the client would send it again.
+const maxRecord = 1<<20 - 1
+
+// requestRoom is for what is in a request beside the node and its value.
+const requestRoom = 1 << 10
+
+// fits returns an error if ZooKeeper does not take a node with this value.
+func (s *store) fits(node string, value []byte) error {
+	if size := len(node) + len(value) + requestRoom; size > maxRecord {
+		return registry.TooLong("zookeeper", "record", node, size, maxRecord, "bytes")
+	}
+	return nil
+}
 
 // undotted escapes the names "." and "..", which ZooKeeper does not allow for nodes.
 func undotted(name string) string {
@@ -243,6 +317,9 @@ func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 
 // put sets the value of a node, which the store then owns. The node ends as a key does in Put.
 func (s *store) put(ctx context.Context, node string, value []byte, ttl time.Duration) error {
+	if err := s.fits(node, value); err != nil {
+		return err
+	}
 	return s.change(ctx, "announce", node, func(ctx context.Context, conn *zk.Conn, r *record) error {
 		if ttl == 0 {
 			r.end.Stop()
@@ -342,6 +419,10 @@ func (s *store) forget(node string) {
 	err := s.change(context.Background(), "forget", node, func(_ context.Context, conn *zk.Conn, r *record) error {
 		if r.due.IsZero() || time.Now().Before(r.due) {
 			return nil // it has just been announced again or withdrawn
+		}
+		_, stat, err := conn.Exists(node)
+		if err != nil || stat.EphemeralOwner != conn.SessionID() {
+			return err // another process has announced itself at the address
 		}
 		return remove(conn, node)
 	})

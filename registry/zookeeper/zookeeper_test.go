@@ -49,9 +49,9 @@ func suite(t *testing.T, o registry.Options, trouble func(*yodeltest.Registry, *
 	s := realserver.ZooKeeper(t)
 	p := realserver.Between(t, s.Addr)
 	r := yodeltest.Registry{
-		Registrar: open(t, p.Addr, o),
-		Service:   func(name string) yodel.Resolver { return open(t, p.Addr, o).Service(name) },
-		Kill:      s.Kill, Restart: s.Restart, RestartEmpty: s.RestartEmpty, Slow: p.Slow,
+		Registrar: open(t, p.Addr, o), Another: open(t, p.Addr, o),
+		Service: func(name string) yodel.Resolver { return open(t, p.Addr, o).Service(name) },
+		Kill:    s.Kill, Restart: s.Restart, RestartEmpty: s.RestartEmpty, Slow: p.Slow,
 		Expire: func() { // the server hears of nobody
 			p.Cut()
 			<-time.After(2 * session)

@@ -2,11 +2,21 @@
 
 package otel
 
-import "strings"
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/yodel-rpc/yodel"
+)
 
 // A carrier is a trace context in the form of yodel.Call.Trace: a traceparent, which a space and a
-// tracestate may follow.
-type carrier struct{ text string }
+// tracestate may follow. It is also the metadata of a request, for all other keys. These are lower
+// case, as in protocols over HTTP.
+type carrier struct {
+	text     string
+	metadata yodel.Metadata // nil for none
+}
 
 // Get implements propagation.TextMapCarrier.
 func (c *carrier) Get(key string) string {
@@ -17,7 +27,7 @@ func (c *carrier) Get(key string) string {
 	case "tracestate":
 		return state
 	}
-	return ""
+	return c.metadata[strings.ToLower(key)]
 }
 
 // Set implements propagation.TextMapCarrier.
@@ -28,6 +38,11 @@ func (c *carrier) Set(key, value string) {
 		parent = value
 	case "tracestate":
 		state = value
+	default:
+		if c.metadata != nil {
+			c.metadata[strings.ToLower(key)] = value
+		}
+		return
 	}
 	if c.text = parent; state != "" {
 		c.text += " " + state
@@ -35,4 +50,6 @@ func (c *carrier) Set(key, value string) {
 }
 
 // Keys implements propagation.TextMapCarrier.
-func (c *carrier) Keys() []string { return []string{"traceparent", "tracestate"} }
+func (c *carrier) Keys() []string {
+	return append([]string{"traceparent", "tracestate"}, slices.Sorted(maps.Keys(c.metadata))...)
+}

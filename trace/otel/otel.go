@@ -9,7 +9,8 @@
 // A call has a span on the client and another one on the server, with the attributes of the
 // semantic conventions for RPC (rpc.system.name is yodel). Calls that a handler makes with its
 // context are children of the handler's span. The trace context travels in yodel.Call.Trace, as in
-// the W3C recommendation Trace Context. docs/wires.md says which protocols carry it.
+// the W3C recommendation Trace Context. docs/wires.md says which protocols carry it. What else the
+// propagator carries, such as baggage or the headers of B3, travels in the metadata of the request.
 //
 // The sampler of the TracerProvider decides about each span. A span that is not sampled costs no
 // attributes and no events, and servers learn that it is not sampled.
@@ -17,6 +18,7 @@ package otel
 
 import (
 	"context"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -38,6 +40,9 @@ type Options struct {
 	// TracerProvider makes the spans. Default: the global one of package
 	// go.opentelemetry.io/otel.
 	TracerProvider trace.TracerProvider
+	// Propagator carries more than the trace context, such as baggage. Default: the global one of
+	// package go.opentelemetry.io/otel, which carries nothing unless the program sets it.
+	Propagator propagation.TextMapPropagator
 	// NoMessages leaves out the events for the messages of streams.
 	NoMessages bool
 }
@@ -48,6 +53,8 @@ const scope = "github.com/yodel-rpc/yodel/trace/otel"
 type tracer struct {
 	trace.Tracer
 
+	propagator propagation.TextMapPropagator
+
 	kind   trace.SpanKind
 	system attribute.KeyValue
 }
@@ -57,7 +64,11 @@ func (o *Options) tracer(kind trace.SpanKind) *tracer {
 	if o != nil && o.TracerProvider != nil {
 		provider = o.TracerProvider
 	}
-	return &tracer{provider.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL)), kind, semconv.RPCSystemNameKey.String("yodel")}
+	propagator := otel.GetTextMapPropagator()
+	if o != nil && o.Propagator != nil {
+		propagator = o.Propagator
+	}
+	return &tracer{provider.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL)), propagator, kind, semconv.RPCSystemNameKey.String("yodel")}
 }
 
 // A callSpan is the span of a call. It is a value of the call's context.
@@ -90,7 +101,7 @@ func Server(o *Options) yodel.Observer {
 		if call.Kind() == "" {
 			name, method = "yodel", semconv.RPCMethod("_OTHER")
 		}
-		ctx = extract(ctx, call.Trace)
+		ctx = extract(t.received(ctx, call), call.Trace)
 		ctx, span := t.start(ctx, call, name, method)
 		if !span.IsRecording() {
 			return ctx
@@ -165,9 +176,12 @@ func (t *tracer) observer(o *Options, start func(context.Context, *yodel.Call) c
 
 // start starts the span of a call, and makes it the call's trace context.
 func (t *tracer) start(ctx context.Context, call *yodel.Call, name string, method attribute.KeyValue) (context.Context, trace.Span) {
-	ctx, span := t.Start(ctx, name, trace.WithSpanKind(t.kind), trace.WithAttributes(t.system, method)) //nolint:spancheck // End ends it
+	ctx, span := t.Start(ctx, name, trace.WithSpanKind(t.kind), trace.WithAttributes(t.system, method))
 	call.Trace = inject(ctx, call.Trace)
-	return context.WithValue(ctx, spanKey(t.kind), &callSpan{Span: span}), span //nolint:spancheck // End ends it
+	if t.kind == trace.SpanKindClient {
+		t.send(ctx, call)
+	}
+	return context.WithValue(ctx, spanKey(t.kind), &callSpan{Span: span}), span
 }
 
 // message adds an event for a message of a stream.
@@ -241,13 +255,14 @@ func (t *tracer) attempt(ctx context.Context, of *callSpan, ep *yodel.Endpoint, 
 	under, span := t.Start(under, call.Method+" attempt", trace.WithSpanKind(t.kind), trace.WithAttributes(attributes...), trace.WithLinks(links...))
 	of.attempts = append(of.attempts, span.SpanContext())
 	of.mu.Unlock()
-	before, ended := call.Trace, false
+	before, metadata, ended := call.Trace, call.Metadata, false
 	call.Trace = inject(under, before)
+	t.send(under, call)
 	defer func() { // also if next panics
 		if !ended {
 			span.SetStatus(codes.Error, "")
 		}
-		call.Trace = before
+		call.Trace, call.Metadata = before, metadata
 		of.mu.Lock()
 		of.attempts = slices.DeleteFunc(of.attempts, func(s trace.SpanContext) bool { return s.Equal(span.SpanContext()) })
 		of.mu.Unlock()
@@ -298,4 +313,28 @@ func inject(ctx context.Context, text string) string {
 	var c carrier
 	propagation.TraceContext{}.Inject(ctx, &c)
 	return c.text
+}
+
+// received returns ctx with what the propagator finds in a request.
+func (t *tracer) received(ctx context.Context, call *yodel.Call) context.Context {
+	if len(call.Metadata) == 0 || len(t.propagator.Fields()) == 0 {
+		return ctx
+	}
+	return t.propagator.Extract(ctx, &carrier{call.Trace, call.Metadata})
+}
+
+// send adds to a request what the propagator finds in ctx, except the trace context. It does not
+// change the map of the caller.
+func (t *tracer) send(ctx context.Context, call *yodel.Call) {
+	if len(t.propagator.Fields()) == 0 {
+		return
+	}
+	c := carrier{metadata: make(yodel.Metadata)}
+	t.propagator.Inject(ctx, &c)
+	if len(c.metadata) > 0 {
+		md := make(yodel.Metadata, len(call.Metadata)+len(c.metadata))
+		maps.Copy(md, call.Metadata)
+		maps.Copy(md, c.metadata)
+		call.Metadata = md
+	}
 }

@@ -332,7 +332,7 @@ func hedged(next yodel.Handler) yodel.Handler {
 		go func() { forked <- next(ctx, fork) }()
 		err := next(ctx, call)
 		<-forked
-		call.Attempts().Join(fork, false)
+		fork.Attempts().Join(false)
 		return err
 	}
 }

@@ -83,7 +83,7 @@ func validity(c *x509.Certificate, peer string, now func() time.Time) string {
 	if now().Before(c.NotBefore) {
 		return fmt.Sprintf("%s is valid from %s on", whose, c.NotBefore.UTC().Format(time.RFC3339))
 	}
-	return fmt.Sprintf("%s expired on %s", whose, c.NotAfter.UTC().Format(time.DateOnly))
+	return fmt.Sprintf("%s expired at %s", whose, c.NotAfter.UTC().Format(time.RFC3339))
 }
 
 // speech names the protocol of a connection that is not TLS, by its first bytes.

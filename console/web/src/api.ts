@@ -14,13 +14,17 @@ export interface Numbers {
 	p90: number | null;
 	p99: number | null;
 	inflight: number;
+	canceled?: number;
+	limited?: number;
 	errors?: Record<string, number>;
 	spark?: number[];
 }
 
 export interface Problem {
 	kind: string;
+	severity: "bad" | "warn" | "info";
 	addr?: string;
+	rule?: string;
 	args?: string[];
 }
 
@@ -53,6 +57,7 @@ export interface Overview {
 	rules: number;
 	events: Event[];
 	err?: string;
+	missing?: string[]; // why services, or states of instances, are missing
 	rulesErr?: string;
 }
 
@@ -89,6 +94,7 @@ export interface Instance extends Numbers {
 	weight: number;
 	set?: string;
 	setWeight?: number;
+	setProblem?: string; // why the setting cannot be read
 	share: number | null;
 	protocols?: string[];
 	started?: string;
@@ -100,6 +106,7 @@ export interface Chart {
 	step: number;
 	good: number[];
 	codes?: Record<string, number[]>;
+	canceled?: number[];
 	p50: (number | null)[];
 	p90: (number | null)[];
 	p99: (number | null)[];
@@ -120,6 +127,8 @@ export class Refused extends Error {
 	constructor(
 		readonly status: number,
 		text: string,
+		readonly confirm = "", // what the user types to go on all the same
+		readonly diff: string[] = [], // what has changed since the user has read it
 	) {
 		super(text);
 	}
@@ -138,7 +147,7 @@ async function answer<T>(response: Response): Promise<T> {
 	} catch {
 		throw new Refused(response.status, text.slice(0, 200) || response.statusText);
 	}
-	if (!response.ok) throw new Refused(response.status, body.error ?? response.statusText);
+	if (!response.ok) throw new Refused(response.status, body.error ?? response.statusText, body.confirm, body.diff ?? undefined);
 	return body;
 }
 
@@ -146,8 +155,9 @@ export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
 	return answer<T>(await fetch(root + "api/" + path, { signal }));
 }
 
-/** Sends a change. A body that is a text is JSON already. */
-export async function post<T>(path: string, body: unknown): Promise<T> {
+/** Sends a change. A body that is a text is JSON already. Confirm is what the user has typed to confirm it. */
+export async function post<T>(path: string, body: unknown, confirm = ""): Promise<T> {
+	if (confirm) path += "?confirm=" + encodeURIComponent(confirm);
 	const send = () => {
 		const headers = { "Content-Type": "application/json", "X-Yodel-Csrf": me?.csrf ?? "" };
 		return fetch(root + "api/" + path, { method: "POST", headers, body: typeof body === "string" ? body : JSON.stringify(body) });
@@ -183,7 +193,7 @@ export async function enter(): Promise<Me> {
 	let refused: unknown;
 	if (token) {
 		history.replaceState(null, "", location.pathname + location.search);
-		await post("login", { token }).catch((e) => (refused = e));
+		await post("login", { token, path: root }).catch((e) => (refused = e));
 	}
 	try {
 		return (me = await get<Me>("me"));

@@ -8,7 +8,7 @@ import { cli } from "./cli";
 import { digits, parse, plain, write } from "./json";
 import { example } from "./service";
 import { useParam, useSetting, useShell } from "./state";
-import { Copy, Empty, nanos, NumberInput, Tabs, useSubmit, Wait } from "./ui";
+import { Copy, Empty, nanos, NumberInput, Outcome, Quote, Tabs, useSubmit, Wait } from "./ui";
 
 interface Of {
 	service: string;
@@ -186,7 +186,7 @@ function Request({ of, method }: { of: Of; method: Method }) {
 			</form>
 			<section aria-live="polite">
 				<h2>{t("call.response")}</h2>
-				{error && <p class="bad">✖ {error}</p>}
+				{error && <p class="bad">✖ <Quote text={error} /></p>}
 				{!results && !error && <p class="dim">{t("call.none")}</p>}
 				{results?.map((r) => <Answer r={r} />)}
 			</section>
@@ -199,9 +199,9 @@ function Answer({ r }: { r: Result }) {
 	return (
 		<div class="panel" data-result={r.code || "ok"}>
 			<p>
-				<b class={r.code ? "bad" : "good"}>{r.code ? "✖ " + r.code : "● ok"}</b> {nanos(r.took)} {r.report?.attempts?.map((a) => a.addr).join(" → ")}
+				<b><Outcome code={r.code} /></b> {nanos(r.took)} {r.report?.attempts?.map((a) => a.addr).join(" → ")}
 			</p>
-			{r.message && <p class="bad">{r.message}</p>}
+			{r.message && <p class="bad" lang="en">{r.message}</p>}
 			{r.reply !== undefined && <pre>{write(parse(r.reply), 2)}</pre>}
 			{r.messages?.map((m, i) => <pre data-message={i}>{m}</pre>)}
 			{r.messages && <p class="dim">{t("call.messages", r.messages.length)}{r.cut && " " + t(`call.cut.${r.cut as "time"}`)}</p>}

@@ -7,7 +7,7 @@ import { root, useData } from "./api";
 import { cli } from "./cli";
 import { en, type Key } from "./en";
 import { href, useParam, useShell } from "./state";
-import { Empty, Link, State, Table, Wait, type Column } from "./ui";
+import { Empty, Link, Quote, State, Table, Wait, type Column } from "./ui";
 
 interface Finding {
 	kind: string;
@@ -23,16 +23,16 @@ interface ErrorPage {
 }
 
 export function ChecksScreen() {
-	const { t, paused } = useShell();
+	const { t, said, paused } = useShell();
 	const loaded = useData<{ findings: Finding[] }>("checks", 3000, paused);
 	const text = (f: Finding) => {
 		const key = (f.kind.startsWith("problem.") ? f.kind : "check." + f.kind) as Key;
-		return key in en ? t(key, ...(f.args ?? [])) : f.kind;
+		return key in en ? t(key, ...(f.args ?? []).map(said)) : f.kind;
 	};
 	const columns: Column<Finding>[] = [
 		{ head: t("state"), cell: (f) => <State of={f.severity} />, text: (f) => f.severity },
 		{ head: t("service"), cell: (f) => <b>{f.service || "–"}</b>, text: (f) => f.service },
-		{ head: t("checks.finding"), cell: (f) => <div class="wrap wide">{text(f)}</div>, text },
+		{ head: t("checks.finding"), cell: (f) => <div class="wrap wide"><Quote text={text(f)} /></div>, text },
 	];
 	return (
 		<>
@@ -75,9 +75,9 @@ function Catalogue() {
 			{found.slice(0, 100).map((p) => (
 				<details open={found.length === 1}>
 					<summary>
-						<b>{p.id}</b> {p.title} {times(p.id) > 0 && <Link to={href(["samples"])}>{t("checks.seen", times(p.id))}</Link>}
+						<b>{p.id}</b> <span lang="en">{p.title}</span> {times(p.id) > 0 && <Link to={href(["samples"])}>{t("checks.seen", times(p.id))}</Link>}
 					</summary>
-					<div class="prose">{p.text}</div>
+					<div class="prose" lang="en">{p.text}</div>
 				</details>
 			))}
 		</section>

@@ -17,8 +17,8 @@ export const cli = {
 	services: () => "yodel ls --all",
 	instances: (service: string) => "yodel ls " + name(service),
 	methods: (service: string) => "yodel describe " + name(service),
-	tap: (service: string) => "yodel tap " + name(service),
-	samples: (service: string) => (service ? "yodel samples " + name(service) : "yodel samples"),
+	tap: (service: string) => (service ? "yodel tap " + name(service) : "yodel tap"),
+	samples: (service: string, trace = "") => "yodel samples" + (service ? " " + name(service) : "") + (trace ? " --trace " + name(trace) : ""),
 	rules: (service: string) => (service ? "yodel rule ls " + name(service) : "yodel rule ls"),
 	doctor: () => "yodel doctor",
 	/** A call. An array of messages becomes messages one after the other for methods that send a stream. */

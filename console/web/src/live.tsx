@@ -6,7 +6,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { refusal, root, useData, type Overview } from "./api";
 import { cli } from "./cli";
 import { href, useParam, useShell } from "./state";
-import { bytes, clock, Empty, Link, nanos, Table, Wait, type Column } from "./ui";
+import { bytes, clock, Empty, Link, nanos, Outcome, Quote, Table, Wait, type Column } from "./ui";
 
 interface Tapped {
 	at: string;
@@ -34,18 +34,16 @@ export function LiveScreen() {
 		<>
 			<div class="bar">
 				<h1>{t("live")}</h1>
-				<Wait of={overview}>
-					{(o) => (
-						<select aria-label={t("service")} value={service} onChange={(e) => (setAddr(""), setService(e.currentTarget.value))}>
-							<option value="">{t("choose")}</option>
-							{o.services.map((s) => (
-								<option value={s.name}>{s.name}</option>
-							))}
-						</select>
-					)}
-				</Wait>
+				{overview.data && (
+					<select aria-label={t("service")} value={service} onChange={(e) => (setAddr(""), setService(e.currentTarget.value))}>
+						<option value="">{t("live.all")}</option>
+						{overview.data.services.map((s) => (
+							<option value={s.name}>{s.name}</option>
+						))}
+					</select>
+				)}
 			</div>
-			{service ? <Tap key={service} service={service} /> : <Empty title={t("live.choose")} why={t("live.choose.why")} />}
+			<Wait of={overview}>{(o) => (o.services.length ? <Tap key={service} service={service} /> : <Empty title={t("overview.none")} why={t("services.none.why")} />)}</Wait>
 		</>
 	);
 }
@@ -108,7 +106,7 @@ function Tap({ service }: { service: string }) {
 		{ head: t("caller"), cell: (c) => c.peer || t("unnamed"), text: (c) => c.peer },
 		{ head: t("method"), cell: (c) => <b>{c.method}</b>, text: (c) => c.method },
 		{ head: t("instance"), cell: (c) => c.instance, text: (c) => c.instance },
-		{ head: t("code"), cell: (c) => <span class={c.code ? "bad" : "good"} title={c.message}>{c.code ? "✖ " + c.code : "● ok"}</span>, text: (c) => c.code },
+		{ head: t("code"), cell: (c) => <Outcome code={c.code} title={c.message} />, text: (c) => c.code },
 		{ head: t("took"), right: true, cell: (c) => nanos(c.took ?? 0), text: (c) => c.took },
 		{ head: t("size"), right: true, cell: (c) => `${bytes(c.in ?? 0)} / ${bytes(c.out ?? 0)}`, text: (c) => c.in },
 		{ head: t("trace"), cell: (c) => <code>{c.trace?.split("-")[1]?.slice(0, 12) ?? "–"}</code>, text: (c) => c.trace },
@@ -131,9 +129,9 @@ function Tap({ service }: { service: string }) {
 				<Link to={href(["samples"], { service })}>{t("samples")}</Link>
 			</div>
 			<p class="dim" role="status">
-				{status} {left.current > 0 && t("live.left", left.current)}
+				<Quote text={status} /> {left.current > 0 && t("live.left", left.current)}
 			</p>
-			{calls.length ? <Table name="calls" rows={calls} columns={columns} command={cli.tap(service)} /> : <Empty title={t("live.none", service)} why={t("live.none.why")} />}
+			{calls.length ? <Table name="calls" rows={calls} columns={columns} command={cli.tap(service)} /> : <Empty title={service ? t("live.none", service) : t("live.none.all")} why={t("live.none.why")} />}
 		</>
 	);
 }

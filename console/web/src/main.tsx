@@ -4,7 +4,7 @@
 
 import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { enter, logins, post, Refused, useData, type Me, type Method } from "./api";
+import { enter, logins, post, Refused, root, useData, type Me, type Method } from "./api";
 import { AuditScreen } from "./audit";
 import { CallScreen } from "./calltester";
 import { ChecksScreen } from "./checks";
@@ -12,6 +12,7 @@ import type { Key } from "./en";
 import { InstanceScreen } from "./instance";
 import { LiveScreen } from "./live";
 import { OverviewScreen } from "./overview";
+import { said } from "./phrases";
 import { RegistryScreen } from "./registry";
 import { RulesScreen } from "./rules";
 import { SamplesScreen } from "./samples";
@@ -67,12 +68,14 @@ function App() {
 	const { parts } = useRoute();
 	const [language, setLanguage] = useSetting("language", navigator.language.startsWith("zh") ? "zh" : "en");
 	const [theme, setTheme] = useSetting("theme", "system");
-	const [range, setRange] = useParam("range", "1m");
+	const [range, setRange] = useParam("range", "1m", "zoom");
 	const [paused, setPaused] = useState(0);
+	const [zoom] = useParam("zoom");
 	const [help, setHelp] = useState(false);
 	const [me, setMe] = useState<Me | null>(null);
 	const [refused, setRefused] = useState<Error | null>(null);
 	const t = translate(language);
+	document.documentElement.lang = language === "zh" ? "zh-CN" : "en"; // Quote reads it
 	useEffect(() => {
 		const log = () => enter().then((user) => (setMe(user), setRefused(null)), setRefused);
 		log();
@@ -85,10 +88,13 @@ function App() {
 	}, []);
 	useEffect(() => {
 		document.documentElement.dataset.theme = theme;
-		document.documentElement.lang = language === "zh" ? "zh-CN" : "en";
-	}, [theme, language]);
+	}, [theme]);
+	useEffect(() => setPaused(zoom ? Date.now() : 0), [zoom]); // newer data would leave the chosen time behind
 	useKeyboard(() => setHelp((h) => !h), () => setHelp(false));
 	const current = screens.find(([path]) => path === (parts[0] ?? "")) ?? screens[0]!;
+	useEffect(() => {
+		document.querySelector("nav .here")?.scrollIntoView({ block: "nearest", inline: "nearest" }); // a narrow window does not show all
+	}, [current[0], !me]);
 	useEffect(() => {
 		document.title = (parts[1] ?? t(current[1])) + " · yodel";
 	}, [parts.join("/"), language]);
@@ -99,7 +105,7 @@ function App() {
 	if (!me) return <p class="dim">{t("loading")}</p>;
 	const mayChange = !me.readOnly && me.role !== "viewer";
 	return (
-		<ShellContext.Provider value={{ t, me, language, range, paused: paused > 0, mayChange }}>
+		<ShellContext.Provider value={{ t, said: (text) => said(language, text ?? ""), me, language, range, paused: paused > 0, mayChange }}>
 			<header>
 				<Link class="logo" to={href([])}>
 					yodel
@@ -125,12 +131,12 @@ function App() {
 				<button class="chip" title="EN / 中文" onClick={() => setLanguage(language === "zh" ? "en" : "zh")}>
 					{language === "zh" ? "EN" : "中文"}
 				</button>
-				<span class="user" title={me.registry}>
+				<span class="user" title={said(language, me.registry)}>
 					{me.user} · {t(`role.${me.role as "viewer"}`)}
 					{me.readOnly && " · " + t("readonly")}
 				</span>
 				{me.csrf && (
-					<button class="chip" id="logout" onClick={() => post("logout", {}).then(() => location.reload(), setRefused)}>
+					<button class="chip" id="logout" onClick={() => post("logout", { path: root }).then(() => location.reload(), setRefused)}>
 						{t("logout")}
 					</button>
 				)}

@@ -5,11 +5,11 @@
 import { useLayoutEffect } from "preact/hooks";
 import { useData, type Overview, type ServiceView } from "./api";
 import { href, useShell } from "./state";
-import { clock, Copy, Empty, Link, ms, number, OK, percent, problemText, Spark, State, Wait } from "./ui";
+import { clock, Copy, Empty, Link, ms, number, OK, percent, Problems, Quote, Spark, State, Wait, wrong } from "./ui";
 import { Events } from "./events";
 
 export function OverviewScreen() {
-	const { t, range, paused, me } = useShell();
+	const { t, said, range, paused, me } = useShell();
 	const loaded = useData<Overview>("overview?range=" + range, 1000, paused);
 	return (
 		<Wait of={loaded}>
@@ -17,7 +17,7 @@ export function OverviewScreen() {
 				o.services.length === 0 ? (
 					<Empty
 						title={t("overview.none")}
-						why={o.err || t("overview.none.why", me.registry)}
+						why={o.err || o.missing?.[0] || t("overview.none.why", said(me.registry))}
 						action={
 							<p>
 								<code>yodel dev --demo</code> <Copy text="yodel dev --demo" />
@@ -37,35 +37,36 @@ function Filled({ o }: { o: Overview }) {
 	useLayoutEffect(() => {
 		requestAnimationFrame(() => performance.mark("headline"));
 	}, []);
-	const wrong = o.services.filter((s) => s.problems?.length);
-	const names = wrong.slice(0, 2).map((s) => s.name);
-	const headline = o.err ? t("overview.blind", o.services.length, clock(o.at)) : wrong.length ? t("overview.wrong", wrong.length, o.services.length, names.join(", ") + (wrong.length > 2 ? " …" : "")) : o.rulesErr ? t("overview.norules", o.services.length) : t("overview.fine", o.services.length, o.rules);
-	const bad = o.err || o.rulesErr || wrong.length;
+	const noted = o.services.filter((s) => s.problems?.length);
+	const ill = noted.filter((s) => wrong(s.problems));
+	const names = ill.slice(0, 2).map((s) => s.name);
+	const headline = o.err ? t("overview.blind", o.services.length, clock(o.at)) : ill.length ? t("overview.wrong", ill.length, o.services.length, names.join(", ") + (ill.length > 2 ? " …" : "")) : o.rulesErr ? t("overview.norules", o.services.length) : t("overview.fine", o.services.length, o.rules);
+	const bad = o.err || o.missing || o.rulesErr || ill.length;
+	const down = ill.some((s) => s.state === "down");
 	const { totals } = o;
 	return (
 		<>
-			<h1 class={"headline " + (bad ? "warn" : "good")} data-headline>
-				<span aria-hidden="true">{bad ? "▲" : "●"}</span> {headline}
+			<h1 class={"headline " + (down ? "bad" : bad ? "warn" : "good")} data-headline>
+				<span aria-hidden="true">{down ? "✖" : bad ? "▲" : "●"}</span> {headline}
 			</h1>
-			{o.err && <div class="banner">{t("overview.registry", o.err)}</div>}
-			{o.rulesErr && <div class="banner">{t("overview.rules", o.rulesErr)}</div>}
+			<Incomplete o={o} />
 			<p class="dim">{t(`range.${range as "1m"}`)}</p>
 			<div class="tiles">
-				<Tile name={t("rate")} value={totals.rate === null ? t("nodata") : totals.ok === null ? t("idle") : number(totals.rate)} points={totals.spark} />
+				<Tile name={t("rate")} value={totals.rate === null ? t("nodata") : !totals.rate ? t("idle") : number(totals.rate)} points={totals.spark} />
 				<Tile name={t("success")} value={totals.ok === null ? t("idle") : percent(totals.ok)} bad={totals.ok !== null && totals.ok < 0.99} />
 				<Tile name="p50 / p99" value={totals.p50 === null || totals.p99 === null ? t("idle") : `${ms(totals.p50)} / ${ms(totals.p99)}`} />
-				<Tile name={t("instances")} value={`${o.up} / ${o.total}`} bad={o.up < o.total} />
+				<Tile name={t("overview.instances")} value={`${o.up} / ${o.total}`} bad={o.up < o.total} />
 			</div>
 			<div class="columns">
 				<section>
 					<h2>{t("overview.attention")}</h2>
-					{wrong.length === 0 && <p class="dim">{t("overview.nothing")}</p>}
+					{noted.length === 0 && <p class="dim">{t("overview.nothing")}</p>}
 					<ul class="cards">
-						{wrong.slice(0, 7).map((s) => (
+						{noted.slice(0, 7).map((s) => (
 							<Attention s={s} />
 						))}
 					</ul>
-					{wrong.length > 7 && <Link to={href(["services"], { show: "unhealthy" })}>{t("overview.more", wrong.length - 7)}</Link>}
+					{noted.length > 7 && <Link to={href(["services"], { show: "unhealthy" })}>{t("overview.more", noted.length - 7)}</Link>}
 				</section>
 				<section>
 					<h2>{t("overview.changes")}</h2>
@@ -95,6 +96,18 @@ function Filled({ o }: { o: Overview }) {
 	);
 }
 
+/** Why the lists of services and rules are not what they should be now. */
+export function Incomplete({ o }: { o: Overview }) {
+	const { t } = useShell();
+	return (
+		<>
+			{o.err && <div class="banner"><Quote text={t("overview.registry", o.err)} /></div>}
+			{o.missing?.map((why) => <div class="banner"><Quote text={t("overview.missing", why)} /></div>)}
+			{o.rulesErr && <div class="banner"><Quote text={t("overview.rules", o.rulesErr)} /></div>}
+		</>
+	);
+}
+
 function Tile({ name, value, points, bad }: { name: string; value: string; points?: number[]; bad?: boolean }) {
 	return (
 		<div class="tile">
@@ -108,12 +121,10 @@ function Tile({ name, value, points, bad }: { name: string; value: string; point
 function Attention({ s }: { s: ServiceView }) {
 	const { t } = useShell();
 	return (
-		<li>
+		<li class={s.state === "down" ? "down" : wrong(s.problems) ? "" : "fine"}>
 			<div>
 				<b>{s.name}</b> <State of={s.state} />
-				{s.problems!.slice(0, 3).map((p) => (
-					<div>{problemText(t, p)}</div>
-				))}
+				<Problems of={s.problems} service={s.name} most={3} />
 			</div>
 			<Link class="button" to={href(["services", s.name])}>
 				{t("open")}

@@ -7,31 +7,21 @@ import { post, useData, type Overview } from "./api";
 import { parse, plain, write } from "./json";
 import type { Rule } from "./rules";
 import { go, href, useParam, useShell } from "./state";
-import { day, Empty, number, NumberInput, Tabs, useSubmit, Wait } from "./ui";
+import { day, Empty, number, NumberInput, Quote, Tabs, useSubmit, Wait } from "./ui";
 
-type Kind = "text" | "number" | "bool" | "list" | "json";
+type Kind = "text" | "number" | "bool" | "list" | "pairs" | "json";
 
-// The fields of each kind of rule, by their path in the JSON.
-const target: [string, Kind][] = [["to.addr", "text"], ["to.version", "text"], ["to.tag", "text"], ["to.group", "text"], ["to.zone", "text"]];
-const fields: Record<string, [string, Kind][]> = {
-	weight: [...target, ["percent", "number"]],
-	canary: [...target, ["percent", "number"], ["by", "text"]],
-	route: [...target, ["strict", "bool"]],
-	disable: [...target, ["except", "list"]],
-	limit: [["perSecond", "number"], ["burst", "number"], ["concurrent", "number"], ["queue", "number"], ["by", "text"]],
-	timeout: [["after", "text"]],
-	retry: [["times", "number"], ["backoff", "text"]],
-	hedge: [["after", "text"], ["percentile", "number"]],
-	breaker: [["errors", "number"], ["share", "number"], ["window", "text"], ["minCalls", "number"], ["open", "text"]],
-	fault: [["percent", "number"], ["delay", "text"], ["jitter", "text"], ["code", "text"], ["message", "text"], ["lose", "text"]],
-	mock: [["reply", "json"], ["code", "text"], ["message", "text"]],
-	fallback: [["reply", "json"]],
-	switch: [["name", "text"], ["on", "bool"]],
-};
-const scope: [string, Kind][] = [["method", "text"], ["caller", "text"], ["tenant", "text"]];
-const start: Record<string, object> = { weight: { percent: 50 }, canary: { percent: 10 }, limit: { perSecond: 100 }, timeout: { after: "1s" }, retry: { times: 2 }, hedge: { after: "100ms" }, breaker: { errors: 5 }, fault: { percent: 10, delay: "100ms" }, switch: { on: true } };
+/** What a kind of rule is asked for, as rules.Forms says. */
+interface Asked {
+	kind: string;
+	fields: { path: string; type: Kind }[];
+	start?: object;
+	scope: boolean;
+	ends?: boolean;
+}
+
+const scope: [string, Kind][] = [["method", "text"], ["caller", "text"], ["tenant", "text"], ["network", "text"], ["header", "pairs"], ["identity", "pairs"]];
 const lives: Record<string, number> = { "1h": 1, "24h": 24, "7d": 168, never: 0 }; // hours
-const shortLived = ["disable", "limit", "fault", "mock"];
 
 interface Effect {
 	calls: number;
@@ -39,7 +29,7 @@ interface Effect {
 	moved: number;
 	refused: number;
 	shares: { addr: string; version?: string; before: number; after: number; selected?: boolean }[] | null;
-	problems?: { id: string; text: string; hint?: string; severity?: string; warning?: boolean }[];
+	problems?: { id: string; text: string; hint?: string; severity?: string; warning?: boolean; force?: boolean }[];
 	text: string;
 }
 
@@ -64,41 +54,41 @@ function put(o: Draft, path: string, value: unknown): Draft {
 
 export function RuleForm({ kind, edit, close }: { kind: string; edit: string; close: () => void }) {
 	const { t } = useShell();
-	const known = Object.hasOwn(fields, kind);
 	const [service] = useParam("service");
 	const [caller] = useParam("caller");
 	const loaded = useData<{ rules: Rule[] }>(edit ? "rules?service=" + encodeURIComponent(service) : null, 0);
+	const forms = useData<Asked[]>("rules/forms", 0);
 	const overview = useData<Overview>("overview", 5000);
-	return (
-		<Wait of={overview}>
-			{(o) => {
-				const names = o.services.map((s) => s.name).sort();
-				if (!edit && !known) return <Empty title={t("rules.unknown", kind)} action={<button onClick={close}>{t("cancel")}</button>} />;
-				if (!edit) return <Form key={kind} names={names} kind={kind} first={{ service: service || names[0], caller: caller || undefined, [kind]: start[kind] ?? {} }} close={close} />;
-				return (
-					<Wait of={loaded}>
-						{({ rules }) => {
-							const rule = rules.find((r) => r.id === edit);
-							if (!rule) return <p class="bad">✖ {t("rules.gone", edit)}</p>;
-							const { kind: k, sentence: _1, active: _2, author: _3, created: _4, revision: _5, reason: _6, replyText, ...rest } = rule;
-							const first = replyText ? { ...rest, [k]: { ...(rest[k] as Draft), reply: parse(replyText) } } : rest;
-							return <Form key={edit} names={names} kind={k} first={first} close={close} edits />;
-						}}
-					</Wait>
-				);
-			}}
-		</Wait>
-	);
+	const form = (o: Overview, all: Asked[]) => {
+		const names = o.services.map((s) => s.name).sort();
+		const asked = (k: string) => all.find((f) => f.kind === k);
+		const made = asked(kind);
+		if (!edit && !made) return <Empty title={t("rules.unknown", kind)} action={<button onClick={close}>{t("cancel")}</button>} />;
+		if (!edit) return <Form key={kind} names={names} asked={made!} first={{ service: service || names[0], caller: caller || undefined, [kind]: made!.start ?? {} }} close={close} />;
+		return (
+			<Wait of={loaded}>
+				{({ rules }) => {
+					const rule = rules.find((r) => r.id === edit);
+					if (!rule) return <p class="bad">✖ {t("rules.gone", edit)}</p>;
+					const { kind: k, sentence: _1, state: _2, across: _7, author: _3, created: _4, ended: _5, reason: _6, replyText, ...rest } = rule;
+					const first = replyText ? { ...rest, [k]: { ...(rest[k] as Draft), reply: parse(replyText) } } : rest;
+					return <Form key={edit} names={names} asked={asked(k) ?? { kind: k, fields: [], scope: true }} first={first} close={close} edits />;
+				}}
+			</Wait>
+		);
+	};
+	return <Wait of={overview}>{(o) => <Wait of={forms}>{(all) => form(o, all)}</Wait>}</Wait>;
 }
 
 /** The form of a new rule, or of one that it edits: the latter keeps its service, its ID, and its expiry unless the user chooses another. */
-function Form({ names, kind, first, close, edits }: { names: string[]; kind: string; first: Draft; close: () => void; edits?: boolean }) {
-	const { t } = useShell();
+function Form({ names, asked, first, close, edits }: { names: string[]; asked: Asked; first: Draft; close: () => void; edits?: boolean }) {
+	const { t, said } = useShell();
+	const kind = asked.kind;
 	const [draft, setDraft] = useState<Draft>(first);
 	const [mode, setMode] = useState("form");
 	const [text, setText] = useState("");
 	const [broken, setBroken] = useState(""); // why the text is not a rule
-	const [life, setLife] = useState(edits ? "keep" : shortLived.includes(kind) ? "24h" : "never");
+	const [life, setLife] = useState(edits ? "keep" : asked.ends ? "24h" : "never");
 	const [reason, setReason] = useState("");
 	const whole = useMemo(() => {
 		const hours = lives[life];
@@ -131,8 +121,8 @@ function Form({ names, kind, first, close, edits }: { names: string[]; kind: str
 		setDraft(next);
 		if (!broken) setText(write(next, 2));
 	};
-	const { submit, busy, error } = useSubmit(async () => {
-		const stored = await post<Rule>("rules/put", write({ ...whole, reason }));
+	const { submit, busy, error, ask } = useSubmit(async (confirm) => {
+		const stored = await post<Rule>("rules/put", write({ ...whole, reason }), confirm);
 		go(href(["rules"], { service: stored.service, rule: stored.service + "/" + stored.id }));
 	});
 	// A rule without the object of its kind has no kind, also if all fields of it are empty.
@@ -160,9 +150,9 @@ function Form({ names, kind, first, close, edits }: { names: string[]; kind: str
 									))}
 								</select>
 							</label>
-							{(Object.hasOwn(fields, kind) ? fields[kind]! : []).map((f) => input(f, kind + "."))}
+							{asked.fields.map((f) => input([f.path, f.type], kind + "."))}
 							{edits && input(["off", "bool"])}
-							{kind !== "switch" && (
+							{asked.scope && (
 								<fieldset>
 									<legend>{t("rules.scope")}</legend>
 									{scope.map((f) => input(f))}
@@ -173,8 +163,9 @@ function Form({ names, kind, first, close, edits }: { names: string[]; kind: str
 				</section>
 				<section aria-live="polite">
 					<h2>2 · {t("rules.effect")}</h2>
-					{sentence && <p><b>{sentence}</b></p>}
-					{refused && <p class="bad">✖ {refused}</p>}
+					{!sentence && !refused && <p class="dim">{t("loading")}</p>}
+					{sentence && <p><b><Quote text={said(sentence)} /></b></p>}
+					{refused && <p class="bad">✖ <Quote text={refused} /></p>}
 					{effect && <Preview e={effect} />}
 				</section>
 				<section>
@@ -194,7 +185,8 @@ function Form({ names, kind, first, close, edits }: { names: string[]; kind: str
 						{t("reason")}
 						<input name="reason" required value={reason} onInput={(e) => setReason(e.currentTarget.value)} />
 					</label>
-					{(broken || error) && <p class="bad" role="alert">✖ {broken || error}</p>}
+					{(broken || error) && <p class="bad" role="alert">✖ <Quote text={broken || error} /></p>}
+					{ask}
 					<button type="submit" disabled={busy || !!broken || !!refused || !!effect?.problems?.some((p) => !p.warning)}>{t("apply")}</button>
 				</section>
 			</div>
@@ -228,15 +220,15 @@ function usePreview(rule: Draft) {
 }
 
 function Preview({ e }: { e: Effect }) {
-	const { t } = useShell();
+	const { t, said } = useShell();
 	const most = Math.max(...(e.shares ?? []).flatMap((s) => [s.before, s.after]), 1e-9);
 	return (
 		<div data-preview>
-			<p>{e.text}</p>
+			<p><Quote text={said(e.text)} /></p>
 			<p class="dim">{t("rules.estimate")}</p>
 			{e.problems?.map((p) => (
-				<p class="warn">
-					▲ {p.id} {p.text} {p.hint && <i>{p.hint}</i>}
+				<p class={p.force ? "bad" : "warn"}>
+					{p.force ? "✖" : "▲"} {p.id} <span lang="en">{p.text} {p.hint && <i>{p.hint}</i>}</span>
 				</p>
 			))}
 			<table>
@@ -273,7 +265,12 @@ function Preview({ e }: { e: Effect }) {
 
 function Field({ name, kind, value, set, label }: { name: string; kind: Kind; value: unknown; set: (v: unknown) => void; label?: string }) {
 	const { t } = useShell();
-	const [json, setJson] = useState(value === undefined ? "" : write(value));
+	const [json, setJson] = useState(value === undefined ? "" : kind === "pairs" && isObject(value) ? Object.entries(value).map(([k, v]) => `${k}=${v}`).join(", ") : write(value));
+	const pairs = (s: string) => {
+		setJson(s);
+		const entries = s.split(",").map((p) => p.split("=")).filter(([k, ...v]) => k!.trim() && v.length);
+		set(entries.length ? Object.fromEntries(entries.map(([k, ...v]) => [k!.trim(), v.join("=").trim()])) : "");
+	};
 	const change = (s: string) => {
 		setJson(s);
 		try {
@@ -289,6 +286,8 @@ function Field({ name, kind, value, set, label }: { name: string; kind: Kind; va
 				<input name={name} type="checkbox" checked={!!value} onChange={(e) => set(e.currentTarget.checked)} />
 			) : kind === "number" ? (
 				<NumberInput name={name} value={plain(value)} set={(s) => set(s === "" ? "" : Number(s))} />
+			) : kind === "pairs" ? (
+				<input name={name} placeholder="key=value, …" value={json} onInput={(e) => pairs(e.currentTarget.value)} />
 			) : kind === "list" ? (
 				<input name={name} value={Array.isArray(value) ? value.join(", ") : ""} onChange={(e) => set(e.currentTarget.value.split(",").map((s) => s.trim()).filter(Boolean))} />
 			) : kind === "json" ? (

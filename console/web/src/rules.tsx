@@ -7,14 +7,16 @@ import { post, useData } from "./api";
 import { cli } from "./cli";
 import { RuleForm } from "./ruleform";
 import { href, useParam, useShell } from "./state";
-import { age, day, Empty, focused, Link, number, Spark, State, Table, useSubmit, Wait, type Column } from "./ui";
+import { age, day, Empty, focused, Link, number, Quote, Spark, State, Table, useSubmit, Wait, type Column } from "./ui";
 
 export interface Rule {
 	id: string;
 	service: string;
 	kind: string;
 	sentence: string;
-	active: boolean;
+	state: string;
+	across?: number;
+	limit?: { perSecond?: number; concurrent?: number; by?: string };
 	replyText?: string;
 	off?: boolean;
 	expires?: string;
@@ -52,15 +54,14 @@ export function RulesScreen() {
 }
 
 export function RuleList({ service }: { service: string }) {
-	const { t, me, mayChange, paused } = useShell();
+	const { t, said, me, mayChange, paused } = useShell();
 	const [shown, setShown] = useParam("rule");
-	const loaded = useData<{ rules: Rule[]; invalid: { service: string; id: string; problem: string }[] | null; kinds: string[] }>(me.rules ? "rules?service=" + encodeURIComponent(service) : null, 2000, paused);
+	const loaded = useData<{ rules: Rule[]; invalid: { service: string; id: string; problem: string }[] | null; kinds: string[]; err?: string }>(me.rules ? "rules?service=" + encodeURIComponent(service) : null, 2000, paused);
 	if (!me.rules) return <Empty title={t("rules.unsupported")} why={t("rules.unsupported.why", me.registry)} />;
-	const state = (r: Rule) => (r.off ? "off" : r.active ? "active" : "expired");
 	const columns: Column<Rule>[] = [
 		{ head: t("kind"), cell: (r) => <b>{t(`kind.${r.kind as "limit"}`)}</b>, text: (r) => r.kind },
-		{ head: t("rules.sentence"), cell: (r) => <div class="wrap wide">{r.sentence}</div>, text: (r) => r.sentence },
-		{ head: t("state"), cell: (r) => <State of={state(r)} />, text: state },
+		{ head: t("rules.sentence"), cell: (r) => <div class="wrap wide"><Quote text={said(r.sentence)} /> <Across r={r} /></div>, text: (r) => r.sentence },
+		{ head: t("state"), cell: (r) => <State of={r.state} />, text: (r) => r.state },
 		{ head: t("author"), cell: (r) => <div class="wrap">{r.author}</div>, text: (r) => r.author },
 		{ head: t("reason"), cell: (r) => <div class="wrap">{r.reason}</div>, text: (r) => r.reason },
 		{ head: t("since"), cell: (r) => (r.created ? age(t, r.created) : "–"), text: (r) => r.created },
@@ -68,7 +69,7 @@ export function RuleList({ service }: { service: string }) {
 	];
 	return (
 		<Wait of={loaded}>
-			{({ rules, invalid, kinds }) => {
+			{({ rules, invalid, kinds, err }) => {
 				const rule = rules.find((r) => r.service + "/" + r.id === shown);
 				return (
 					<>
@@ -82,7 +83,8 @@ export function RuleList({ service }: { service: string }) {
 								))}
 							</div>
 						)}
-						{invalid?.map((r) => <p class="warn">▲ {t("rules.invalid", r.service + "/" + r.id, r.problem)}</p>)}
+						{err && <div class="banner"><Quote text={t("overview.missing", err)} /></div>}
+						{invalid?.map((r) => <p class="warn">▲ <Quote text={t("rules.invalid", r.service + "/" + r.id, r.problem)} /></p>)}
 						{rules.length ? (
 							<Table name="rules" rows={rules} columns={columns} open={(r) => href(["rules"], { service: r.service, rule: r.service + "/" + r.id })} command={cli.rules(service)} />
 						) : (
@@ -98,6 +100,16 @@ export function RuleList({ service }: { service: string }) {
 	);
 }
 
+/** What a limit of each instance means for the service. */
+export function Across({ r: { across, limit } }: { r: Pick<Rule, "across" | "limit"> }) {
+	const { t } = useShell();
+	if (!across || !limit) return null;
+	const said: string[] = [];
+	if (limit.perSecond) said.push(t(limit.by ? "rules.across.by" : "rules.across.rate", across, number(limit.perSecond), number(limit.perSecond * across), limit.by ?? ""));
+	if (limit.concurrent) said.push(t("rules.across.concurrent", across, limit.concurrent, limit.concurrent * across));
+	return <span class="dim" data-across>{said.join(" ")}</span>;
+}
+
 interface Applied {
 	instance: string;
 	name?: string;
@@ -105,13 +117,14 @@ interface Applied {
 	hits: number;
 	revision: number;
 	problem?: string;
+	held?: string; // why the instances of a canary took less than half of its calls
 }
 
 function RulePanel({ r, reload, close }: { r: Rule; reload: () => void; close: () => void }) {
-	const { t, mayChange } = useShell();
+	const { t, said, mayChange } = useShell();
 	const [reason, setReason] = useState("");
-	const { submit, busy, error } = useSubmit(async () => {
-		await post("rules/remove", { service: r.service, id: r.id, reason });
+	const { submit, busy, error, ask } = useSubmit(async (confirm) => {
+		await post("rules/remove", { service: r.service, id: r.id, revision: r.revision, reason }, confirm);
 		close();
 		reload();
 	});
@@ -121,13 +134,14 @@ function RulePanel({ r, reload, close }: { r: Rule; reload: () => void; close: (
 			<h2>
 				{r.service} / {r.id}
 			</h2>
-			<p>{r.sentence}</p>
+			<p><Quote text={said(r.sentence)} /> <Across r={r} /></p>
 			<Wait of={applied}>
 				{(list) => (
 					<p data-hits>
 						{t("rules.applied", list.filter((a) => a.revision === r.revision).length, list.length)} · {t("rules.hits", list.reduce((n, a) => n + a.hits, 0))}
 						<HitChart key={r.revision} hits={list.reduce((n, a) => n + a.hits, 0)} at={applied.at} />
-						{list.filter((a) => a.problem).map((a) => <span class="bad"> ✖ {a.instance}: {a.problem}</span>)}
+						{list.filter((a) => a.held).map((a) => <span class="warn" data-held> ▲ {a.name || a.instance}: <Quote text={t("rules.held", said(a.held))} /></span>)}
+						{list.filter((a) => a.problem).map((a) => <span class="bad"> ✖ {a.instance}: <Quote text={said(a.problem)} /></span>)}
 					</p>
 				)}
 			</Wait>
@@ -139,10 +153,11 @@ function RulePanel({ r, reload, close }: { r: Rule; reload: () => void; close: (
 					<label>
 						{t("reason")} <input required value={reason} onInput={(e) => setReason(e.currentTarget.value)} />
 					</label>
+					{ask}
 					<button type="submit" disabled={busy}>{t("rules.remove")}</button>
 				</form>
 			)}
-			{error && <p class="bad">✖ {error}</p>}
+			{error && <p class="bad">✖ <Quote text={error} /></p>}
 			<button class="small" onClick={close}>{t("close")}</button>
 		</section>
 	);
@@ -167,10 +182,11 @@ function HitChart({ hits, at }: { hits: number; at: number }) {
 function History({ service, reload }: { service: string; reload: () => void }) {
 	const { t, mayChange } = useShell();
 	const [undo, setUndo] = useState<Change | null>(null);
+	const seen = useRef(0); // the newest revision when the user chose one
 	const [reason, setReason] = useState("");
 	const loaded = useData<Change[]>("rules/history?service=" + encodeURIComponent(service), 2000);
-	const { submit, busy, error } = useSubmit(async () => {
-		await post("rules/rollback", { service, revision: undo!.revision - 1, reason });
+	const { submit, busy, error, ask } = useSubmit(async (confirm) => {
+		await post("rules/rollback", { service, revision: undo!.revision - 1, from: seen.current, reason }, confirm);
 		setUndo(null);
 		loaded.reload();
 		reload();
@@ -185,9 +201,9 @@ function History({ service, reload }: { service: string; reload: () => void }) {
 							{changes.map((c) => (
 								<li>
 									<p>
-										<span class="dim">#{c.revision} {day(c.at)}</span> <b>{c.author}</b> {c.what} <b>{c.rule}</b>: {c.reason}{" "}
+										<span class="dim">#{c.revision} {day(c.at)}</span> <b>{c.author}</b> {t(`change.${c.what as "put"}`)} <b>{c.rule}</b>: {c.reason}{" "}
 										{mayChange && (
-											<button class="small" data-undo={c.revision} onClick={() => (setUndo(c), setReason(""))}>
+											<button class="small" data-undo={c.revision} onClick={() => ((seen.current = changes[0]!.revision), setUndo(c), setReason(""))}>
 												↶ {t("rules.undo")}
 											</button>
 										)}
@@ -198,7 +214,7 @@ function History({ service, reload }: { service: string; reload: () => void }) {
 											<label>
 												{t("rules.undo.why", c.revision - 1)} <input required ref={focused} name="undoreason" value={reason} onInput={(e) => setReason(e.currentTarget.value)} />
 											</label>
-											<button type="submit" disabled={busy}>{t("rules.undo")}</button> {error && <span class="bad">✖ {error}</span>}
+											<button type="submit" disabled={busy}>{t("rules.undo")}</button> {error && <span class="bad">✖ <Quote text={error} /></span>} {ask}
 										</form>
 									)}
 									<pre class="diff">{(c.diff ?? []).map((l) => <span class={l.startsWith("+") ? "good" : "bad"}>{l + "\n"}</span>)}</pre>

@@ -6,7 +6,7 @@ import { useRef, useState } from "preact/hooks";
 import { useData, type Overview } from "./api";
 import { cli } from "./cli";
 import { href, useParam, useShell } from "./state";
-import { Copy, day, Empty, Link, nanos, Tabs, Wait } from "./ui";
+import { Copy, day, Empty, Link, nanos, Outcome, Quote, Tabs, Wait } from "./ui";
 
 export interface Attempt {
 	addr: string;
@@ -34,6 +34,9 @@ export interface Report {
 	message?: string;
 	timeout?: number;
 	peer?: string;
+	caller?: string;
+	tenant?: string;
+	trace?: string;
 	queue?: number;
 	handler?: number;
 	attempts?: Attempt[];
@@ -41,11 +44,12 @@ export interface Report {
 	text: string;
 	service: string;
 	instance: string;
+	group?: [string, string]; // the method and the address of its group
 }
 
 interface Found {
 	samples: Report[];
-	groups: { code: string; id?: string; text: string; addr: string; calls: number; since: string }[];
+	groups: { code: string; id?: string; text: string; method: string; addr: string; via?: string; calls: number; since: string }[];
 	asked: number;
 	refused: string;
 }
@@ -82,11 +86,12 @@ export function Samples({ service, addr = "" }: { service: string; addr?: string
 	const [imported, setImported] = useState<Report | null>(null);
 	const [chosen, setChosen] = useState<Report | null>(null);
 	const [group, setGroup] = useParam("group");
+	const [trace, setTrace] = useParam("trace");
 	const [error, setError] = useState("");
 	const file = useRef<HTMLInputElement>(null);
-	const keyOf = (s: { code?: string; id?: string; text: string; addr: string }) => [s.code, s.id || s.text, s.addr].join(" · ");
-	const inGroup = (s: Report) => !group || (!!s.code && keyOf({ code: s.code, id: s.id, text: s.message ?? "", addr: s.attempts?.at(-1)?.addr ?? s.instance }) === group);
-	const query = new URLSearchParams({ service, addr, kind: kind === "recent" ? "" : kind, method }).toString();
+	const keyOf = (s: { code?: string; id?: string; text: string; method: string; addr: string }) => [s.code, s.id || s.text, s.method, s.addr].join(" · ");
+	const inGroup = (s: Report) => !group || (!!s.group?.[0] && keyOf({ code: s.code, id: s.id, text: s.message ?? "", method: s.group[0], addr: s.group[1] }) === group);
+	const query = new URLSearchParams({ service, addr, kind: kind === "recent" ? "" : kind, method, trace }).toString();
 	const loaded = useData<Found>("samples?" + query, 3000, paused);
 	const choose = (one: Report | null) => {
 		setImported(null);
@@ -112,9 +117,14 @@ export function Samples({ service, addr = "" }: { service: string; addr?: string
 						{group} ✕
 					</button>
 				)}
+				{trace && (
+					<button class="chip" aria-pressed="true" title={t("filter.clear")} onClick={() => (setTrace(""), choose(null))}>
+						{t("samples.trace")} {trace} ✕
+					</button>
+				)}
 				<button onClick={() => file.current?.click()}>{t("samples.import")}</button>
 				<input ref={file} type="file" accept=".json" hidden onChange={(e) => read(e.currentTarget)} />
-				<Copy text={cli.samples(service)} label={t("cli")} cli />
+				<Copy text={cli.samples(service, trace)} label={t("cli")} cli />
 			</div>
 			{error && <p class="bad" role="alert">✖ {error}</p>}
 			<Wait of={loaded}>
@@ -123,12 +133,12 @@ export function Samples({ service, addr = "" }: { service: string; addr?: string
 					const show = imported ?? (chosen && inGroup(chosen) ? chosen : listed[0]);
 					return (
 						<>
-							{f.refused && <div class="banner">{t("samples.refused", f.refused)}</div>}
+							{f.refused && <div class="banner"><Quote text={t("samples.refused", f.refused)} /></div>}
 							{f.groups.length > 0 && (
 								<ul class="groups">
 									{f.groups.slice(0, 5).map((g) => (
 										<li>
-											<b class="bad">✖ {g.code}</b> {g.id && <Link to={href(["checks"], { error: g.id })}>{g.id}</Link>} {g.text} → {g.addr} · <b>{g.calls}×</b> {t("since")} {day(g.since)}{" "}
+											<b class="bad">✖ {g.code}</b> {g.id && <Link to={href(["checks"], { error: g.id })}>{g.id}</Link>} <span lang="en">{g.text}</span> · <b>{g.method}</b> {g.addr && `@ ${g.addr} `}{g.via && <span class="dim">→ {g.via}</span>} · <b>{g.calls}×</b> {t("since")} {day(g.since)}{" "}
 											<button class="small" aria-pressed={keyOf(g) === group} onClick={() => (choose(null), setGroup(keyOf(g) === group ? "" : keyOf(g)))}>
 												{keyOf(g) === group ? t("samples.allgroups") : t("samples.group")}
 											</button>
@@ -144,10 +154,11 @@ export function Samples({ service, addr = "" }: { service: string; addr?: string
 										{listed.slice(0, 100).map((s) => (
 											<li key={[s.began, s.instance, s.side, s.method].join()}>
 												<button class={"row" + (same(s, show) ? " chosen" : "")} aria-pressed={same(s, show)} onClick={() => choose(s)}>
-													<span class={s.code ? "bad" : s.slow ? "warn" : ""}>{s.code ? "✖ " + s.code : s.slow ? "▲ " + t("slow") : "● ok"}</span> <b>{s.method}</b>
+													<span class={s.code ? "bad" : s.slow ? "warn" : ""}>{s.code ? "✖ " + s.code : s.slow ? "▲ " + t("slow") : "● " + t("good")}</span> <b>{s.method}</b>
 													<br />
 													<span class="dim">
 														{day(s.began)} · {nanos(s.took)} · {t(s.side === "client" ? "side.client" : "side.server")} {s.instance}
+														{s.tenant && ` · ${t("samples.tenant")} ${s.tenant}`}
 													</span>
 												</button>
 											</li>
@@ -209,9 +220,20 @@ export function Waterfall({ r }: { r: Report }) {
 	return (
 		<div class="waterfall">
 			<h2>
-				{r.method} <span class={r.code ? "bad" : ""}>{r.code ? "✖ " + r.code : "● ok"}</span> {nanos(r.took)}
+				{r.method} <Outcome code={r.code} /> {nanos(r.took)}
 			</h2>
-			{r.message && <p class="bad">{r.message} {r.id && <Link to={href(["checks"], { error: r.id })}>{r.id}</Link>}</p>}
+			{r.message && <p class="bad"><span lang="en">{r.message}</span> {r.id && <Link to={href(["checks"], { error: r.id })}>{r.id}</Link>}</p>}
+			{(r.tenant || r.caller || r.trace) && (
+				<p class="dim">
+					{r.caller && <span>{t("caller")} <b>{r.caller}</b> · </span>}
+					{r.tenant && <span>{t("samples.tenant")} <b>{r.tenant}</b> · </span>}
+					{r.trace && (
+						<span>
+							{t("samples.trace")} <Link to={href(["samples"], { trace: r.trace, kind: "recent" })}>{r.trace}</Link> <Copy text={r.trace} />
+						</span>
+					)}
+				</p>
+			)}
 			{bars.map((b) => (
 				<div class="bars">
 					<span>{b.name} {b.code && <span class="bad">✖ {b.code}</span>}</span>
@@ -226,7 +248,7 @@ export function Waterfall({ r }: { r: Report }) {
 				</div>
 			))}
 			{r.timeout ? <p class="dim">{t("samples.deadline", nanos(r.timeout), Math.max(0, Math.round((r.took / r.timeout) * 100)))}</p> : null}
-			<pre>{r.text}</pre>
+			<pre lang="en">{r.text}</pre>
 			<button class="small" onClick={save}>{t("samples.export")}</button> <Copy text={r.text} /> {r.service && <Link to={href(["call"], { service: r.service, method: r.method })}>▶ {t("samples.again")}</Link>} {r.service && <span class="dim">{t("samples.again.why")}</span>}
 		</div>
 	);

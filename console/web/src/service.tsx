@@ -9,8 +9,8 @@ import { cli } from "./cli";
 import { Events } from "./events";
 import { RuleList } from "./rules";
 import { Samples } from "./samples";
-import { href, useParam, useShell } from "./state";
-import { Copy, Empty, Link, ms, number, numberColumns, OK, percent, problemText, State, Table, Tabs, useSubmit, Wait, type Column } from "./ui";
+import { href, useParam, useShell, type Shell } from "./state";
+import { Copy, Empty, Link, ms, number, numberColumns, OK, percent, Problems, Quote, State, Table, Tabs, useSubmit, Wait, type Column } from "./ui";
 
 interface Service {
 	at: string;
@@ -22,6 +22,8 @@ interface Service {
 	methods: (Method & Numbers)[];
 	events: Event[];
 	chart: Chart;
+	unsent?: { rate: number; errors: Record<string, number> | null }; // the calls of clients in the fleet that no instance got
+	unread: string[] | null; // the callers of which no process was read
 	setErr?: string;
 }
 
@@ -46,8 +48,8 @@ export function ServiceScreen({ name }: { name: string }) {
 							{t("live")}
 						</Link>
 					</div>
-					{s.view.problems?.map((p) => <p class="warn">▲ {problemText(t, p)}</p>)}
-					{s.setErr && <p class="warn">▲ {s.setErr}</p>}
+					<Problems of={s.view.problems} service={name} />
+					{s.setErr && <p class="warn">▲ <Quote text={s.setErr} /></p>}
 					<Strip s={s} />
 					<Tabs
 						at={tab}
@@ -128,10 +130,12 @@ function Strip({ s }: { s: Service }) {
 
 /** The numbers of several methods. The p99 is the highest. */
 function together(rows: Row[]): Numbers {
-	const rate = rows.reduce((sum, r) => sum + (r.rate ?? 0), 0);
-	const good = rows.reduce((sum, r) => sum + (r.rate ?? 0) * (r.ok ?? 1), 0);
+	const sum = (of: (r: Row) => number) => rows.reduce((all, r) => all + of(r), 0);
+	const judged = (r: Row) => (r.rate ?? 0) - (r.canceled ?? 0) - (r.limited ?? 0); // the calls that ok is a share of
+	const rate = sum((r) => r.rate ?? 0);
+	const all = sum(judged);
 	const p99 = Math.max(...rows.map((r) => r.p99 ?? 0));
-	return rate > 0 ? { ...rows[0]!, rate, ok: good / rate, p99 } : rows[0]!;
+	return rate > 0 ? { ...rows[0]!, rate, ok: all > 0 ? sum((r) => judged(r) * (r.ok ?? 0)) / all : null, p99: p99 || null } : rows[0]!;
 }
 
 function Traffic({ s }: { s: Service }) {
@@ -150,7 +154,7 @@ function Traffic({ s }: { s: Service }) {
 			<div class="columns">
 				<section>
 					<Tabs at={by} set={setBy} names={(["method", "caller", "instance", "version"] as const).map((n) => [n, t(`by.${n}`)])} />
-					<Table name={s.view.name + "-" + by} rows={rows[by] ?? []} columns={[{ head: t(`by.${by as "method"}`), cell: (r: Row) => r.name, text: (r: Row) => r.name }, ...numberColumns<Row>(t)]} />
+					<Table name={s.view.name + "-" + by} rows={rows[by] ?? []} columns={[{ head: t(`by.${by as "method"}`), cell: (r: Row) => r.name, text: (r: Row) => r.name }, ...numberColumns<Row>(t, rows[by] ?? [])]} />
 				</section>
 				<section>
 					<h2>{t("overview.changes")}</h2>
@@ -167,7 +171,7 @@ function Methods({ s }: { s: Service }) {
 		{ head: t("method"), cell: (m) => <b>{m.name}</b>, text: (m) => m.name },
 		{ head: t("kind"), cell: (m) => m.kind || "unary", text: (m) => m.kind || "unary" },
 		{ head: t("signature"), cell: (m) => <code>{signature(m)}</code>, text: signature },
-		...numberColumns<Method & Numbers>(t),
+		...numberColumns<Method & Numbers>(t, s.methods),
 		{ head: t("inflight"), right: true, cell: (m) => m.inflight, text: (m) => m.inflight },
 		{
 			head: "",
@@ -188,20 +192,21 @@ function signature(m: Method): string {
 }
 
 function Instances({ s, reload }: { s: Service; reload: () => void }) {
-	const { t, me, mayChange } = useShell();
+	const { t, said, me, mayChange } = useShell();
 	const [setting, setSetting] = useState<Instance | null>(null);
 	const weights = s.instances.reduce((sum, i) => sum + (i.state === "up" ? i.weight : 0), 0);
+	const whyOf = (i: Instance) => [said(i.why), i.setProblem && settingText({ t, said }, i)].filter(Boolean).join("; ");
 	const columns: Column<Instance>[] = [
 		{ head: t("address"), cell: (i) => <b>{i.addr}</b>, text: (i) => i.addr },
-		{ head: t("state"), cell: (i) => <span title={i.why}><State of={i.state} /></span>, text: (i) => i.state },
+		{ head: t("state"), cell: (i) => <span title={said(i.why)}><State of={i.state} /></span>, text: (i) => i.state },
 		{ head: t("version"), cell: (i) => i.version || "–", text: (i) => i.version },
 		{ head: t("zone"), cell: (i) => i.zone || "–", text: (i) => i.zone },
 		{ head: t("tags"), cell: (i) => i.tags?.join(", ") || "–", text: (i) => i.tags?.join(" ") },
 		{ head: t("weight"), right: true, cell: (i) => <>{i.weight}{i.setWeight ? <span class="dim"> ({t("set")})</span> : ""}</>, text: (i) => i.weight },
-		...numberColumns<Instance>(t),
+		...numberColumns<Instance>(t, s.instances),
 		{ head: t("share"), right: true, cell: (i) => (i.share === null ? "–" : <Share share={i.share} expected={i.state === "up" ? i.weight / weights : 0} />), text: (i) => i.share },
 		{ head: t("inflight"), right: true, cell: (i) => i.inflight, text: (i) => i.inflight },
-		{ head: t("why"), cell: (i) => <div class="wrap">{i.why}</div>, text: (i) => i.why },
+		{ head: t("why"), cell: (i) => whyOf(i) && <div class="wrap"><Quote text={whyOf(i)} /></div>, text: whyOf },
 	];
 	if (me.overrides && mayChange) columns.push({ head: "", cell: (i) => <button class="small" onClick={() => setSetting(i)}>{t("instance.set")}</button> });
 	if (!s.instances.length) return <Empty title={t("problem.none")} why={t("instances.none.why")} />;
@@ -211,6 +216,12 @@ function Instances({ s, reload }: { s: Service; reload: () => void }) {
 			<Table name={s.view.name + "-instances"} rows={s.instances} columns={columns} open={(i) => href(["services", s.view.name, i.addr])} command={cli.instances(s.view.name)} />
 		</>
 	);
+}
+
+/** What an operator has set for an instance, or "". */
+export function settingText({ t, said }: Pick<Shell, "t" | "said">, i: { set?: string; setWeight?: number; setProblem?: string }): string {
+	if (i.setProblem) return t("instance.unreadable", said(i.setProblem));
+	return [i.set && t(i.set === "inactive" ? "state.inactive" : "state.active"), i.setWeight && t("weight") + " " + i.setWeight].filter(Boolean).join(", ");
 }
 
 /** The share of the calls that an instance gets, and the one that its weight asks for. */
@@ -228,17 +239,19 @@ function Share({ share, expected }: { share: number; expected: number }) {
 
 /** The form with which an operator drains an instance or sets its weight. */
 export function SetInstance({ service, instance, close }: { service: string; instance: Instance; close: () => void }) {
-	const { t } = useShell();
+	const { t, said } = useShell();
 	const [state, setState] = useState(instance.set ?? "");
 	const [weight, setWeight] = useState(instance.setWeight ?? 0);
 	const [reason, setReason] = useState("");
-	const { submit, busy, error } = useSubmit(async () => {
-		await post("instance", { service, addr: instance.addr, state, weight, reason });
+	const [was] = useState({ state: instance.set ?? "", weight: instance.setWeight ?? 0 });
+	const { submit, busy, error, ask } = useSubmit(async (confirm) => {
+		await post("instance", { service, addr: instance.addr, state, weight, reason, was }, confirm);
 		close();
 	});
 	return (
 		<form class="panel" onSubmit={submit}>
 			<h2>{t("instance.setting", instance.addr)}</h2>
+			{instance.setProblem && <p class="warn">▲ <Quote text={t("instance.replaces", said(instance.setProblem))} /></p>}
 			<label>
 				{t("state")}
 				<select value={state} onChange={(e) => setState(e.currentTarget.value)}>
@@ -255,7 +268,8 @@ export function SetInstance({ service, instance, close }: { service: string; ins
 				{t("reason")}
 				<input required value={reason} onInput={(e) => setReason(e.currentTarget.value)} />
 			</label>
-			{error && <p class="bad">✖ {error}</p>}
+			{error && <p class="bad">✖ <Quote text={error} /></p>}
+			{ask}
 			<button type="submit" disabled={busy}>{t("apply")}</button>{" "}
 			<button type="button" onClick={close}>
 				{t("cancel")}
@@ -266,16 +280,18 @@ export function SetInstance({ service, instance, close }: { service: string; ins
 
 function Callers({ s }: { s: Service }) {
 	const { t } = useShell();
-	const columns = (head: string): Column<Row>[] => [{ head, cell: (r) => <b>{r.name || t("unnamed")}</b>, text: (r) => r.name }, ...numberColumns<Row>(t)];
+	const columns = (head: string, rows: Row[]): Column<Row>[] => [{ head, cell: (r) => <b>{r.name || t("unnamed")}</b>, text: (r) => r.name }, ...numberColumns<Row>(t, rows)];
 	return (
 		<div class="columns">
 			<section>
 				<h2>{t("callers")}</h2>
-				{s.callers.length ? <Table name="callers" rows={s.callers} columns={columns(t("caller"))} /> : <p class="dim">{t("service.nocallers")}</p>}
+				{s.callers.length ? <Table name="callers" rows={s.callers} columns={columns(t("caller"), s.callers)} /> : <p class="dim">{t("service.nocallers")}</p>}
+				{s.unsent && <p class="warn" data-unsent>▲ {t("service.unsent", number(s.unsent.rate), Object.entries(s.unsent.errors ?? {}).map(([code, n]) => `${code} ${number(n)}`).join(", "))}</p>}
+				{s.unread && <p class="dim">{t("service.unread", s.unread.slice(0, 5).join(", ") + (s.unread.length > 5 ? " …" : ""))}</p>}
 			</section>
 			<section>
 				<h2>{t("callees")}</h2>
-				{s.callees.length ? <Table name="callees" rows={s.callees} columns={columns(t("method"))} /> : <p class="dim">{t("service.nocallees")}</p>}
+				{s.callees.length ? <Table name="callees" rows={s.callees} columns={columns(t("method"), s.callees)} /> : <p class="dim">{t("service.nocallees")}</p>}
 			</section>
 		</div>
 	);

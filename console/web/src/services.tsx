@@ -4,31 +4,32 @@
 
 import { useData, type Overview, type ServiceView } from "./api";
 import { cli } from "./cli";
+import { Incomplete } from "./overview";
 import { href, useParam, useShell } from "./state";
-import { Empty, numberColumns, problemText, Spark, State, Table, Wait, type Column } from "./ui";
+import { Empty, numberColumns, Problems, problemText, Spark, State, Table, Wait, wrong, type Column } from "./ui";
 
 const filters: Record<string, (s: ServiceView) => boolean> = {
 	all: () => true,
-	unhealthy: (s) => !!s.problems?.length,
+	unhealthy: (s) => wrong(s.problems),
 	rules: (s) => !!s.rules?.length,
 	idle: (s) => s.ok === null,
 };
 
 export function ServicesScreen() {
-	const { t, range, paused } = useShell();
+	const { t, said, range, paused } = useShell();
 	const [show, setShow] = useParam("show", "all");
 	const [q, setQ] = useParam("q");
 	const loaded = useData<Overview>("overview?range=" + range, 1000, paused);
-	const columns: Column<ServiceView>[] = [
-		{ head: t("service"), cell: (s) => <b>{s.name}</b>, text: (s) => s.name },
+	const columns = (rows: ServiceView[]): Column<ServiceView>[] => [
+		{ head: t("service"), cell: (s) => <b class="wrap name">{s.name}</b>, text: (s) => s.name },
 		{ head: t("state"), cell: (s) => <State of={s.state} />, text: (s) => s.state },
+		{ head: t("problem"), cell: (s) => <div class="wrap mid"><Problems of={s.problems} service={s.name} most={2} /></div>, text: (s) => s.problems?.map((p) => problemText({ t, said }, p)).join("; ") },
 		{ head: t("instances"), right: true, cell: (s) => `${s.up}/${s.total}`, text: (s) => `${s.up}/${s.total}` },
-		...numberColumns<ServiceView>(t),
+		...numberColumns<ServiceView>(t, rows),
 		{ head: "", cell: (s) => <Spark points={s.spark} /> },
-		{ head: t("versions"), cell: (s) => <Versions of={s} />, text: (s) => s.versions?.map((v) => v.version).join(" ") },
+		{ head: t("versions"), cell: (s) => s.versions?.some((v) => v.version) && <div class="wrap name"><Versions of={s} /></div>, text: (s) => s.versions?.map((v) => v.version).join(" ") },
 		{ head: t("callers"), right: true, cell: (s) => s.callers, text: (s) => s.callers },
 		{ head: t("rules"), cell: (s) => s.rules?.map((kind) => <span class="version">{t(`kind.${kind as "limit"}`)}</span>), text: (s) => s.rules?.join(" ") },
-		{ head: t("problem"), cell: (s) => s.problems?.slice(0, 2).map((p) => <div class="wrap mid">{problemText(t, p)}</div>), text: (s) => s.problems?.map((p) => problemText(t, p)).join("; ") },
 	];
 	return (
 		<Wait of={loaded}>
@@ -45,12 +46,13 @@ export function ServicesScreen() {
 								</button>
 							))}
 						</div>
+						<Incomplete o={o} />
 						{o.services.length === 0 ? (
-							<Empty title={t("overview.none")} why={o.err || t("services.none.why")} />
+							<Empty title={t("overview.none")} why={o.err || o.missing?.[0] || t("services.none.why")} />
 						) : rows.length === 0 ? (
 							<Empty title={t("services.nomatch")} action={<button onClick={() => (setShow("all"), setQ(""))}>{t("services.all")}</button>} />
 						) : (
-							<Table name="services" rows={rows} columns={columns} open={(s) => href(["services", s.name])} command={cli.services()} tone={(s) => (s.ok === null && !s.problems?.length ? "dim" : "")} />
+							<Table name="services" rows={rows} columns={columns(rows)} open={(s) => href(["services", s.name])} command={cli.services()} tone={(s) => (s.ok === null && !s.problems?.length ? "dim" : "")} />
 						)}
 					</>
 				);

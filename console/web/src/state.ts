@@ -28,10 +28,10 @@ function read(): Route {
 
 const changed = new EventTarget();
 
-/** The address of a view. Parts are joined by slashes; empty values are left out. The time range stays. */
+/** The address of a view. Parts are joined by slashes; empty values are left out. The time range stays, and its zoom on pages with charts. */
 export function href(parts: string[], query: Record<string, string> = {}): string {
-	const range = new URLSearchParams(location.search).get("range") ?? "";
-	const q = new URLSearchParams(Object.entries({ ...query, range }).filter(([, v]) => v));
+	const here = new URLSearchParams(location.search);
+	const q = new URLSearchParams(Object.entries({ ...query, range: here.get("range") ?? "", zoom: (parts[0] === "services" && parts[1] && here.get("zoom")) || "" }).filter(([, v]) => v));
 	const text = q.toString();
 	return root + parts.map(encodeURIComponent).join("/") + (text ? "?" + text : "");
 }
@@ -56,11 +56,12 @@ export function useRoute(): Route {
 	return route;
 }
 
-/** A value in the query of the address. */
-export function useParam(name: string, otherwise = ""): [string, (value: string) => void] {
+/** A value in the query of the address. To set it drops another one that depends on it. */
+export function useParam(name: string, otherwise = "", drop = ""): [string, (value: string) => void] {
 	const { query } = useRoute();
 	const set = (value: string) => {
 		const q = new URLSearchParams(location.search);
+		q.delete(drop);
 		if (value && value !== otherwise) q.set(name, value);
 		else q.delete(name);
 		const text = q.toString();
@@ -75,11 +76,14 @@ export function translate(language: string): T {
 	const table = language === "zh" ? zh : en;
 	// A key may come from an address or from the fleet: what has no text is shown as it is.
 	const text = (key: Key) => (Object.hasOwn(table, key) ? table[key] : key.replace(/^\w+\./, ""));
-	return (key, ...args) => text(key).replace(/\{(\d)(?:\|([^|}]*)\|([^|}]*))?\}/g, (_, i, one, many) => (one === undefined ? String(args[i] ?? "") : Number(args[i]) === 1 ? one : many));
+	const joined = (sentence: string) => (language === "zh" ? sentence.replace(/(?<=[\u4e00-\u9fff）]) (?=[\u4e00-\u9fff（])/g, "") : sentence);
+	return (key, ...args) => joined(text(key).replace(/\{(\d)(?:\|([^|}]*)\|([^|}]*))?\}/g, (_, i, one, many) => (one === undefined ? String(args[i] ?? "") : Number(args[i]) === 1 ? one : many)));
 }
 
 export interface Shell {
 	t: T;
+	/** A sentence of the fleet, which speaks English, in the language of the page. */
+	said: (text: string | undefined) => string;
 	me: Me;
 	language: string;
 	range: string;

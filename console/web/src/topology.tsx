@@ -5,7 +5,7 @@
 import { useEffect, useLayoutEffect, useMemo } from "preact/hooks";
 import { useData, type Numbers } from "./api";
 import { go, href, useParam, useShell } from "./state";
-import { Empty, Link, ms, number, OK, Ms, Rate, Wait } from "./ui";
+import { Empty, Link, ms, number, OK, percent, Ms, Rate, Wait } from "./ui";
 
 interface Node extends Numbers {
 	id: string;
@@ -28,6 +28,9 @@ interface Graph {
 	worst: string;
 }
 
+/** A map with more nodes is not shown as a whole unless the user asks for it. */
+const small = 30;
+
 export function TopologyScreen() {
 	const { t, range, paused } = useShell();
 	const [focus, setFocus] = useParam("focus");
@@ -38,7 +41,15 @@ export function TopologyScreen() {
 	const around = useData<Graph>(whole ? null : `graph?range=${range}&focus=${encodeURIComponent(focus)}&hops=${hops}`, 2000, paused);
 	const all = useData<Graph>(whole ? `graph?range=${range}` : null, 2000, paused);
 	const loaded = whole ? all : around;
-	const worst = whole || focus ? "" : (around.data?.worst ?? "");
+	// Without a focus the answer has the whole map. A large one is not shown, but what is around the worst service.
+	const unasked = whole || focus ? undefined : around.data;
+	const large = (unasked?.nodes.length ?? 0) > small;
+	const worst = large ? unasked!.worst : "";
+	const shown = !!whole || (!!unasked && !large);
+	const toggle = () => {
+		setWhole(shown ? "" : "1");
+		if (shown && !focus) setFocus(loaded.data?.worst ?? "");
+	};
 	useEffect(() => {
 		if (worst) setFocus(worst);
 	}, [worst]);
@@ -46,13 +57,13 @@ export function TopologyScreen() {
 		<>
 			<div class="bar">
 				<h1>{t("topology")}</h1>
-				<input type="search" placeholder={t("topology.find")} aria-label={t("topology.find")} value={find} onInput={(e) => setFind(e.currentTarget.value)} />
+				<input type="search" class="find" placeholder={t("topology.find")} aria-label={t("topology.find")} value={find} onInput={(e) => setFind(e.currentTarget.value)} />
 				{["1", "2", "3"].map((n) => (
 					<button class="chip" disabled={!!whole || !focus} aria-pressed={hops === n} onClick={() => setHops(n)}>
 						{t("topology.hops", n)}
 					</button>
 				))}
-				<button class="chip" aria-pressed={!!whole} onClick={() => setWhole(whole ? "" : "1")}>
+				<button class="chip" aria-pressed={shown} onClick={toggle}>
 					{t("topology.whole")}
 				</button>
 			</div>
@@ -64,10 +75,10 @@ export function TopologyScreen() {
 					const chosen = g.edges.find((e) => e.from + " > " + e.to === edge);
 					return (
 						<>
-							{!g.edges.length && <Empty title={whole ? t("topology.silent") : t("topology.idle", focus)} why={t("topology.idle.why")} action={focus && !whole ? <Link class="button" to={href(["call"], { service: focus })}>{t("service.test")}</Link> : undefined} />}
+							{!g.edges.length && <Empty title={shown ? t("topology.silent") : t("topology.idle", focus)} why={t("topology.idle.why")} action={focus && !whole ? <Link class="button" to={href(["call"], { service: focus })}>{t("service.test")}</Link> : undefined} />}
 							{g.left > 0 && <p class="dim">{t("topology.left", g.left)}</p>}
 							<div class="graph">
-								<Picture g={g} focus={whole ? "" : focus} find={find} edge={edge} setEdge={setEdge} />
+								<Picture g={g} focus={shown ? "" : focus} find={find} edge={edge} setEdge={setEdge} />
 								{chosen && <EdgePanel e={chosen} close={() => setEdge("")} />}
 							</div>
 						</>
@@ -125,6 +136,19 @@ export function layout(nodes: { id: string }[], edges: { from: string; to: strin
 	return place;
 }
 
+/**
+ * A name, or its end if the box has no room for all of it: what tells services of one package apart is at the end.
+ * Letters of Chinese are twice as wide as others.
+ */
+function short(name: string, room: number): string {
+	const letters = [...name];
+	for (let i = letters.length - 1; i >= 0; i--) {
+		room -= letters[i]! > "\u2e7f" ? 2 : /[mwMWA-Z@]/.test(letters[i]!) ? 1.3 : 1;
+		if (room < 0) return "…" + letters.slice(i + 1).join("");
+	}
+	return name;
+}
+
 /** Whether a filter such as "web", "p99>200" or "success<99" selects a node. */
 function selects(find: string, n: Node): boolean {
 	const m = /^(p99|p50|success|rate)\s*([<>])\s*([\d.]+)/.exec(find);
@@ -155,7 +179,7 @@ function Picture({ g, focus, find, edge, setEdge }: { g: Graph; focus: string; f
 					const [x1, y1, x2, y2] = [a.x + box.w, a.y + box.h / 2, b.x, b.y + box.h / 2];
 					const bend = Math.max(40, Math.abs(x2 - x1) / 2);
 					const tone = e.ok === null ? "dim" : e.ok < 0.95 ? "bad" : e.ok < 0.99 ? "warn" : "good";
-					const text = `${e.from} → ${e.to}: ${e.ok === null ? t("idle") : `${number(e.rate ?? 0)}/s, ${(e.ok * 100).toFixed(1)} %, p99 ${e.p99 === null ? "–" : ms(e.p99)}`}`;
+					const text = `${e.from} → ${e.to}: ${e.ok === null ? t("idle") : `${number(e.rate ?? 0)}/s, ${percent(e.ok)}, p99 ${e.p99 === null ? "–" : ms(e.p99)}`}`;
 					return (
 						<path
 							class={`edge ${tone}${id === edge ? " chosen" : ""}`}
@@ -174,8 +198,8 @@ function Picture({ g, focus, find, edge, setEdge }: { g: Graph; focus: string; f
 				})}
 				{g.nodes.map((n) => {
 					const at = place.get(n.id)!;
-					const tone = n.kind === "caller" ? "dim" : n.state === "broken" ? "bad" : n.state === "degraded" ? "warn" : n.ok === null ? "dim" : "good";
-					const text = n.rate === null ? t("nodata") : n.ok === null ? t("idle") : `${(n.ok * 100).toFixed(n.ok > 0.99 && n.ok < 1 ? 2 : 1)} % · ${number(n.rate)}/s`;
+					const tone = n.kind === "caller" ? "dim" : n.state === "down" ? "bad" : n.state === "degraded" ? "warn" : n.ok === null ? "dim" : "good";
+					const text = n.state === "down" ? t("state.down") : n.rate === null ? t("nodata") : n.ok === null ? t("idle") : `${percent(n.ok)} · ${number(n.rate)}/s`;
 					const hidden = find !== "" && !selects(find, n);
 					// A node leads to the map around it, and the node in the middle to the page of its service.
 					const to = n.kind !== "service" ? undefined : n.id === focus ? href(["services", n.id]) : href(["topology"], { focus: n.id, hops: new URLSearchParams(location.search).get("hops") ?? "", find });
@@ -184,7 +208,7 @@ function Picture({ g, focus, find, edge, setEdge }: { g: Graph; focus: string; f
 							<rect width={box.w} height={box.h} rx="6" />
 							<text x="10" y="18">
 								{tone === "bad" ? "✖ " : tone === "warn" ? "▲ " : ""}
-								{n.id.length > 20 ? n.id.slice(0, 19) + "…" : n.id}
+								{short(n.id, tone === "bad" || tone === "warn" ? 16 : 18)}
 							</text>
 							<text class="sub" x="10" y="35">
 								{text}

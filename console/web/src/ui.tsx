@@ -4,10 +4,10 @@
 
 import { Component, type ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import type { Loaded, Numbers, Problem } from "./api";
+import { post, Refused, type Loaded, type Numbers, type Problem } from "./api";
 import type { Key } from "./en";
 import { en } from "./en";
-import { go, useShell, type T } from "./state";
+import { go, useShell, type Shell, type T } from "./state";
 
 /** A number with some digits, without an exponent. */
 const rounded = (n: number, digits = 3) => Number(n.toPrecision(digits));
@@ -65,6 +65,12 @@ export function age(t: T, at: string | number): string {
 	return t("age.d", Math.round(s / 86400));
 }
 
+/** How a call ended: ok, or a code. */
+export function Outcome({ code, title }: { code?: string; title?: string }) {
+	const { t } = useShell();
+	return <span class={code ? "bad" : "good"} title={title} lang={title ? "en" : undefined}>{code ? "✖ " + code : "● " + t("good")}</span>;
+}
+
 /** The share of good calls, or "idle". */
 export function OK({ of }: { of: Numbers }) {
 	const { t } = useShell();
@@ -73,13 +79,14 @@ export function OK({ of }: { of: Numbers }) {
 	return <span class={of.ok < 0.95 ? "bad" : of.ok < 0.99 ? "warn" : ""}>{percent(of.ok)}</span>;
 }
 
-export const Rate = ({ of }: { of: Numbers }) => <>{of.rate === null ? "–" : of.ok === null ? "–" : number(of.rate)}</>;
+export const Rate = ({ of }: { of: Numbers }) => <>{of.rate === null || !of.rate ? "–" : number(of.rate)}</>;
 export const Ms = ({ n }: { n: number | null }) => <>{n === null ? "–" : ms(n)}</>;
 
 const signs: Record<string, [string, string] | undefined> = {
 	healthy: ["●", "good"],
 	up: ["●", "good"],
 	ok: ["●", "good"],
+	info: ["•", "dim"],
 	active: ["●", "good"],
 	idle: ["○", "dim"],
 	listed: ["○", "dim"],
@@ -90,9 +97,9 @@ const signs: Record<string, [string, string] | undefined> = {
 	ejected: ["▲", "warn"],
 	draining: ["▲", "warn"],
 	inactive: ["‖", "warn"],
+	"rolled back": ["▲", "warn"],
 	refused: ["?", "warn"],
 	unknown: ["?", "warn"],
-	broken: ["✖", "bad"],
 	bad: ["✖", "bad"],
 	down: ["✖", "bad"],
 	silent: ["✖", "bad"],
@@ -110,10 +117,54 @@ export function State({ of }: { of: string }) {
 	);
 }
 
-export function problemText(t: T, p: Problem): string {
+export function problemText({ t, said }: Pick<Shell, "t" | "said">, p: Problem): string {
 	const key = ("problem." + p.kind) as Key;
-	return key in en ? t(key, ...(p.args ?? [])) : p.kind;
+	return key in en ? t(key, ...(p.args ?? []).map(said)) : p.kind;
 }
+
+/** A text of the fleet. Sentences in English within other languages are marked as such. */
+export function Quote({ text }: { text: string }) {
+	if (!document.documentElement.lang.startsWith("zh")) return <>{text}</>; // also before the login
+	const parts = text.split(/((?:^|(?<=[^\w ]))[ "]*(?:[\w"'./:@%-]+[ ,;:]+){2,}[^\u2e80-\u9fff\uff00-\uffef]*)/u);
+	return <>{parts.map((part, i) => (i % 2 && /[a-z]{2} [a-z]+/.test(part) ? <span lang="en">{part}</span> : part))}</>;
+}
+
+/** The problems of a service, the worst first, each with its sign. A rule that stops the service can be removed here. */
+export function Problems({ of, service, most = 99 }: { of?: Problem[]; service: string; most?: number }) {
+	const { t, said, mayChange } = useShell();
+	return (
+		<>
+			{(of ?? []).slice(0, most).map((p) => (
+				<div class={p.severity === "info" ? "dim" : p.severity}>
+					<span aria-hidden="true">{p.severity === "bad" ? "✖" : p.severity === "warn" ? "▲" : "•"}</span> <Quote text={problemText({ t, said }, p)} /> {p.rule && mayChange && <UndoRule service={service} id={p.rule} />}
+				</div>
+			))}
+		</>
+	);
+}
+
+/** A button that removes a rule, after a question for the reason. */
+function UndoRule({ service, id }: { service: string; id: string }) {
+	const { t } = useShell();
+	const [open, setOpen] = useState(false);
+	const [reason, setReason] = useState("");
+	const { submit, busy, error, ask } = useSubmit(async (confirm) => {
+		await post("rules/remove", { service, id, reason }, confirm);
+		setOpen(false);
+	});
+	if (!open) return <button class="small" data-undo-rule={id} onClick={() => setOpen(true)}>↶ {t("rules.undo")}</button>;
+	return (
+		<form onSubmit={submit}>
+			<label>
+				{t("reason")} <input required ref={focused} name="undoreason" value={reason} onInput={(e) => setReason(e.currentTarget.value)} />
+			</label>{" "}
+			<button type="submit" disabled={busy}>{t("rules.remove")}</button> {error && <span class="bad">✖ <Quote text={error} /></span>} {ask}
+		</form>
+	);
+}
+
+/** Whether a service needs attention. */
+export const wrong = (problems?: Problem[]) => !!problems?.some((p) => p.severity !== "info");
 
 export function Spark({ points, width = 90, height = 20 }: { points?: number[]; width?: number; height?: number }) {
 	if (!points || points.length < 2 || !points.some((p) => p > 0)) return <svg class="spark" width={width} height={height} aria-hidden="true" />;
@@ -139,7 +190,7 @@ export function Wait<D>({ of, children }: { of: Loaded<D>; children: (data: D) =
 	if (of.data !== undefined) {
 		return (
 			<>
-				{of.error && <div class="banner">{t("stale", clock(of.at), of.error.message)}</div>}
+				{of.error && <div class="banner"><Quote text={t("stale", clock(of.at), of.error.message)} /></div>}
 				{children(of.data)}
 			</>
 		);
@@ -152,7 +203,7 @@ export function Empty({ title, why, action }: { title: string; why?: string; act
 	return (
 		<div class="empty">
 			<h2>{title}</h2>
-			{why && <p>{why}</p>}
+			{why && <p><Quote text={why} /></p>}
 			{action}
 		</div>
 	);
@@ -170,7 +221,7 @@ export function Copy({ text, label, cli }: { text: string; label?: string; cli?:
 		}
 	};
 	return (
-		<button type="button" class="small" onClick={copy} title={text} data-cli={cli}>
+		<button type="button" class="small" onClick={copy} title={text} data-copy data-cli={cli}>
 			{copied === text ? t("copied") : (label ?? t("copy"))}
 		</button>
 	);
@@ -180,9 +231,12 @@ export function Copy({ text, label, cli }: { text: string; label?: string; cli?:
 export const focused = (e: HTMLElement | null) => e?.focus();
 
 /** Sends a form: once at a time, with the error of the last time. */
-export function useSubmit(send: () => Promise<void>) {
+export function useSubmit(send: (confirm: string) => Promise<void>) {
+	const { t } = useShell();
 	const [busy, setBusy] = useState(false);
 	const [error, setError] = useState("");
+	const [refused, setRefused] = useState<Refused | null>(null);
+	const [typed, setTyped] = useState("");
 	const sending = useRef(false); // a second click may come before busy is shown
 	const submit = async (e: { preventDefault: () => void }) => {
 		e.preventDefault();
@@ -191,14 +245,25 @@ export function useSubmit(send: () => Promise<void>) {
 		setBusy(true);
 		setError("");
 		try {
-			await send();
+			await send(typed);
+			setRefused(null);
 		} catch (e) {
 			setError((e as Error).message);
+			setRefused(e instanceof Refused ? e : null);
 		}
+		setTyped("");
 		sending.current = false;
 		setBusy(false);
 	};
-	return { submit, busy, error };
+	// What the user types to confirm a change that stops calls, and what has changed since the user has read it.
+	const ask = refused?.confirm ? (
+		<label class="bad">
+			{t("confirm.type", refused.confirm)} <input name="confirm" value={typed} onInput={(e) => setTyped(e.currentTarget.value)} />
+		</label>
+	) : refused?.diff.length ? (
+		<pre class="diff">{refused.diff.map((l) => <span class={l.startsWith("+") ? "good" : "bad"}>{l + "\n"}</span>)}</pre>
+	) : null;
+	return { submit, busy, error, ask };
 }
 
 /** Shows its children, or why they cannot be shown: an answer of the fleet has a shape that no page expects. */
@@ -272,7 +337,7 @@ export function Table<R>(props: { rows: R[]; columns: Column<R>[]; name: string;
 	};
 	return (
 		<div class="scroll">
-			<table>
+			<table class="list-when-narrow">
 				<thead>
 					<tr>
 						{columns.map((c) => (
@@ -287,7 +352,9 @@ export function Table<R>(props: { rows: R[]; columns: Column<R>[]; name: string;
 						return (
 							<tr key={key} class={tone?.(row)} {...activate}>
 								{columns.map((c) => (
-									<td class={c.right ? "right" : ""}>{c.cell(row)}</td>
+									<td class={c.right ? "right" : ""} data-head={c.head}>
+										{c.cell(row)}
+									</td>
 								))}
 							</tr>
 						);
@@ -331,11 +398,14 @@ export function Tabs({ names, at, set }: { names: [string, string][]; at: string
 	);
 }
 
-/** The columns of the numbers of something. */
-export function numberColumns<R extends Numbers>(t: T): Column<R>[] {
+/** The columns of the numbers of the rows. Canceled and limited calls have columns if there are any. */
+export function numberColumns<R extends Numbers>(t: T, rows: R[]): Column<R>[] {
+	const rare = (head: string, of: (r: R) => number | undefined): Column<R>[] => (rows.some(of) ? [{ head, right: true, cell: (r) => (of(r) ? number(of(r)!) : "–"), text: (r) => of(r) ?? 0 }] : []);
 	return [
 		{ head: t("rate"), right: true, cell: (r) => <Rate of={r} />, text: (r) => r.rate },
 		{ head: t("success"), right: true, cell: (r) => <OK of={r} />, text: (r) => r.ok },
+		...rare(t("canceled"), (r) => r.canceled),
+		...rare(t("limited"), (r) => r.limited),
 		{ head: "p50", right: true, cell: (r) => <Ms n={r.p50} />, text: (r) => r.p50 },
 		{ head: "p99", right: true, cell: (r) => <Ms n={r.p99} />, text: (r) => r.p99 },
 	];

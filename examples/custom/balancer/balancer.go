@@ -7,7 +7,6 @@ package balancer
 
 import (
 	"math/rand/v2"
-	"slices"
 
 	"github.com/yodel-rpc/yodel"
 )
@@ -17,7 +16,7 @@ import (
 // TwoChoices is a balancer for ClientOptions.Balancer. It keeps no state of its own, so it ignores
 // the previous picker.
 func TwoChoices(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker {
-	return twoChoices(slices.Clone(endpoints))
+	return twoChoices(endpoints)
 }
 
 // twoChoices is the picker for one set of endpoints. It is never changed, so it needs no lock.

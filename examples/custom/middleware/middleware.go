@@ -38,7 +38,7 @@ func RequestID(log *slog.Logger) yodel.Middleware {
 			err := next(ctx, call)
 			if err != nil {
 				log.LogAttrs(ctx, slog.LevelWarn, "call failed", slog.String(Key, id),
-					slog.String("method", call.Method), slog.Any("error", err))
+					slog.String("method", call.Method), slog.Any("err", err))
 			}
 			return err
 		}

@@ -71,7 +71,7 @@ func TestFailedCallsAreLoggedWithTheirID(t *testing.T) {
 			return yodel.Errorf(yodel.NotFound, "no such item")
 		})
 		err := h(t.Context(), &yodel.Call{Method: "Shop.Price", Metadata: given})
-		want := "request-id=" + id + " method=Shop.Price error.code=not_found"
+		want := "request-id=" + id + " method=Shop.Price err.code=not_found"
 		if !errors.Is(err, yodel.NotFound) || id == "" || !strings.Contains(log.String(), want) {
 			t.Errorf("given %v: got %v, and want %q in the log:\n%s", given, err, want, &log)
 		}

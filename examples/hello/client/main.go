@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command client calls the servers of the first example four times, in turn.
+// Command client calls the servers of the example four times, in turn. The output is that of
+// a run with one server.
+//
+// It prints:
+//
+//	hello Ann, from 127.0.0.1:8972
+//	hello Ann, from 127.0.0.1:8972
+//	hello Ann, from 127.0.0.1:8972
+//	hello Ann, from 127.0.0.1:8972
 package main
 
 import (

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package errortext carries errors in protocols that have only a text for them.
+// Package errortext carries errors in protocols that have only a text for them. It reads the
+// violations of errors for protocols that have JSON.
 package errortext
 
 import (
@@ -8,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/badrequest"
 )
 
 // absent is how the texts of net/rpc begin for a method that does not exist.
@@ -42,4 +44,19 @@ func Cut(text string) (code yodel.Code, message string) {
 		return code, message
 	}
 	return yodel.Unknown, text
+}
+
+// Violations returns the violations that details carry, or nil.
+func Violations(details []yodel.Detail) (all []badrequest.Violation) {
+	for _, d := range details {
+		if d.Type != badrequest.Type {
+			continue
+		}
+		some, err := badrequest.Parse(d.Value)
+		if err != nil {
+			return nil // clients get the detail
+		}
+		all = append(all, some...)
+	}
+	return all
 }

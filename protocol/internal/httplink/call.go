@@ -18,6 +18,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
+	"github.com/yodel-rpc/yodel/protocol/internal/linkerror"
 	"github.com/yodel-rpc/yodel/protocol/internal/metakeys"
 )
 
@@ -33,7 +34,7 @@ type exchange struct {
 
 // unsendable returns the error of a call that the protocols over HTTP cannot carry.
 func unsendable(call *yodel.Call, format string, args ...any) error {
-	return &yodel.Error{Code: yodel.Unimplemented, NotProcessed: true, Message: call.Method + ": " + fmt.Sprintf(format, args...)}
+	return linkerror.Refused(yodel.Unimplemented, "", "%s: %s", call.Method, fmt.Sprintf(format, args...))
 }
 
 // newExchange returns an exchange with the headers of a call.
@@ -96,11 +97,14 @@ func (x *exchange) send(method string, at *url.URL, body io.Reader) (*http.Respo
 	ctx, http1 := x.ctx, x.link.turn != nil
 	var wrote atomic.Bool
 	if http1 {
+		if err := x.link.conn.Err(); err != nil { // net/http may still write a header to it
+			return nil, linkerror.Unsent(err)
+		}
 		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaderField: func(string, []string) { wrote.Store(true) }})
 	}
 	request, err := http.NewRequestWithContext(ctx, method, at.String(), body)
 	if err != nil {
-		return nil, Unsent(err)
+		return nil, linkerror.Unsent(err)
 	}
 	request.Header = x.header
 	response, err := x.link.conn.RoundTrip(request)
@@ -108,7 +112,7 @@ func (x *exchange) send(method string, at *url.URL, body io.Reader) (*http.Respo
 	case err == nil:
 		return response, nil
 	case http1 && !wrote.Load():
-		return nil, Unsent(failed(x.ctx, err))
+		return nil, linkerror.Unsent(failed(x.ctx, err))
 	}
 	return nil, failed(x.ctx, err)
 }
@@ -193,9 +197,10 @@ type conversation struct {
 	protocol *Envelopes
 	cancel   func()         // ends ctx
 	out      *io.PipeWriter // nil if the request is whole
-	started  chan struct{}  // closed when response and failure are set
+	started  chan struct{}  // closed when response, failure and unsent are set
 	response *http.Response
 	failure  error
+	unsent   error // the failure if there is no response
 
 	opened   bool // the header of the response was checked
 	messages bool // a message was received
@@ -228,6 +233,7 @@ func (v *conversation) start(body io.Reader) {
 	send := func() {
 		defer close(v.started)
 		v.response, v.failure = v.send(http.MethodPost, v.url(), body) //nolint:bodyclose // close does it
+		v.unsent = v.failure
 		if v.failure != nil && v.out != nil {
 			_ = v.out.CloseWithError(v.failure) // net/http may not have read the request
 		}
@@ -251,6 +257,9 @@ func (v *conversation) close() {
 	v.link.ep.Release(v.held + v.in.Held())
 }
 
+// maxCopied is the size of the largest message that Send copies behind its prefix, in bytes.
+const maxCopied = 16 << 10
+
 // Send implements yodel.Messages.
 func (v *conversation) Send(ctx context.Context, body []byte, compressed bool) error {
 	var flags byte
@@ -258,9 +267,18 @@ func (v *conversation) Send(ctx context.Context, body []byte, compressed bool) e
 		flags = httpwire.FlagCompressed
 	}
 	prefix := httpwire.Prefix(flags, len(body))
-	if _, err := v.out.Write(append(prefix[:], body...)); err != nil {
+	var err error
+	if len(body) <= maxCopied { // one write becomes one frame of HTTP/2
+		_, err = v.out.Write(append(prefix[:], body...))
+	} else if _, err = v.out.Write(prefix[:]); err == nil {
+		_, err = v.out.Write(body)
+	}
+	if err != nil {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
+		}
+		if <-v.started; yodel.NotProcessed(v.unsent) {
+			return v.unsent
 		}
 		return io.EOF // the server has ended the call
 	}
@@ -294,6 +312,12 @@ func (v *conversation) Receive(ctx context.Context) ([]byte, bool, error) {
 		return nil, false, v.end
 	}
 	flags, body, err := v.next()
+	if err == io.EOF && v.out != nil && !v.messages { //nolint:errorlint // it is bare
+		if outcome := v.outcome(); yodel.NotProcessed(outcome) {
+			err = outcome
+			_ = v.out.CloseWithError(err) // net/http may not read the request any more
+		}
+	}
 	if err != nil {
 		if v.end = err; ctx.Err() != nil {
 			v.end = context.Cause(ctx)
@@ -311,7 +335,7 @@ func (v *conversation) next() (flags byte, body []byte, err error) {
 	flags, body, err = v.in.Next()
 	switch {
 	case err == httpwire.ErrMemory: //nolint:errorlint // errors.Is compares codes
-		return 0, nil, v.noMemory()
+		return 0, nil, linkerror.NoMemory(v.link.ep.Addr())
 	case err == httpwire.ErrCut && v.body.err != io.EOF: //nolint:errorlint // as above; the connection was lost
 		return 0, nil, failed(v.ctx, v.body.err)
 	case err == httpwire.ErrCut: //nolint:errorlint // as above
@@ -322,7 +346,9 @@ func (v *conversation) next() (flags byte, body []byte, err error) {
 		}
 		return 0, nil, err
 	case v.protocol.Last != 0 && flags&v.protocol.Last != 0:
-		v.last = append([]byte{}, body...)
+		if v.last = body; body == nil { // v.in reads no more, so that body remains valid
+			v.last = []byte{}
+		}
 		if flags&httpwire.FlagCompressed != 0 && len(body) > 0 {
 			if v.last, err = v.decompress(body); err != nil {
 				return 0, nil, err
@@ -371,7 +397,7 @@ func (v *conversation) open() error {
 	subtype, ok := strings.CutPrefix(media, v.protocol.Media)
 	switch {
 	case v.response.StatusCode != http.StatusOK && (!ok || h.Get(v.protocol.Status) == ""):
-		body, _ := io.ReadAll(io.LimitReader(v.response.Body, maxReason)) // without it, the status says what is known
+		body, _ := io.ReadAll(io.LimitReader(v.response.Body, maxStatus)) // without it, the status says what is known
 		v.failure = statusError(v.call, v.response, body)
 	case !ok || subtype != "" && subtype[0] != '+':
 		v.failure = yodel.Errorf(yodel.Unknown, "%s: the reply has the content type %.60q", v.call.Method, media)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
+	"github.com/yodel-rpc/yodel/protocol/internal/linkerror"
 )
 
 // A Link is a connection of net/http. It implements yodel.Link except for Do, and a Wire embeds it
@@ -168,9 +169,9 @@ func (l *Link) begin(ctx context.Context) error {
 		select {
 		case l.turn <- struct{}{}:
 		case <-ctx.Done():
-			return Unsent(context.Cause(ctx))
+			return linkerror.Unsent(context.Cause(ctx))
 		case <-l.closing:
-			return Unsent(l.Err())
+			return linkerror.Unsent(l.Err())
 		}
 	}
 	l.mu.Lock()
@@ -179,7 +180,7 @@ func (l *Link) begin(ctx context.Context) error {
 	l.mu.Unlock()
 	if closed {
 		l.finish()
-		return Unsent(err)
+		return linkerror.Unsent(err)
 	}
 	return nil
 }
@@ -193,11 +194,6 @@ func (l *Link) finish() {
 	l.open--
 	l.mu.Unlock()
 	l.endIfIdle()
-}
-
-// Unsent returns the error of a request that was not sent because of why.
-func Unsent(why error) error {
-	return &yodel.Error{Code: yodel.Unavailable, NotProcessed: true, Message: why.Error(), Cause: why}
 }
 
 // A streamError has the form of the error of net/http for a stream of HTTP/2 that was reset.
@@ -245,7 +241,7 @@ func failed(ctx context.Context, err error) error {
 	}
 	switch {
 	case ok && reset.Code == refusedStream, unprocessed(err):
-		return Unsent(err)
+		return linkerror.Unsent(err)
 	case ok:
 		return &yodel.Error{Code: codeOfReset(reset.Code), Message: err.Error(), Cause: err}
 	}

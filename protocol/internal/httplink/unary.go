@@ -16,6 +16,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
+	"github.com/yodel-rpc/yodel/protocol/internal/linkerror"
 )
 
 // DoUnary makes one attempt of a unary call by Connect, as yodel.Link describes it. If get is set,
@@ -123,7 +124,7 @@ func (x *exchange) readAll(from io.Reader) (b []byte, err error) {
 		if len(b) == cap(b) {
 			size := max(2*cap(b), 4<<10)
 			if !ep.Reserve(size) {
-				return b, x.noMemory()
+				return b, linkerror.NoMemory(ep.Addr())
 			}
 			old := cap(b)
 			b = append(make([]byte, 0, size), b...)
@@ -133,10 +134,7 @@ func (x *exchange) readAll(from io.Reader) (b []byte, err error) {
 		b = b[:len(b)+n]
 		switch {
 		case len(b) > most:
-			return b, &yodel.Error{
-				Code: yodel.ResourceExhausted, ID: "YDL2202",
-				Message: x.call.Method + ": the reply is larger than the client's limit",
-			}
+			return b, linkerror.LargeReply(x.call.Method, ep.Addr(), fmt.Sprintf("more than %d", most), most)
 		case err == io.EOF:
 			return b, nil
 		case err != nil:
@@ -145,27 +143,30 @@ func (x *exchange) readAll(from io.Reader) (b []byte, err error) {
 	}
 }
 
-// noMemory returns the error of a call for whose reply the client has no memory.
-func (x *exchange) noMemory() *yodel.Error {
-	return &yodel.Error{
-		Code: yodel.ResourceExhausted, ID: "YDL3007",
-		Message: fmt.Sprintf("%s: this client has no memory left for the reply from %s", x.call.Method, x.link.ep.Addr()),
-	}
-}
-
-// maxReason is how much of the text in a response becomes a part of an error, in bytes.
-const maxReason = 120
+// maxReason is how much of the text in a response becomes a part of an error, in bytes. MaxStatus
+// is how much of the body is read for it.
+const (
+	maxReason = 120
+	maxStatus = 1 << 10
+)
 
 // statusError returns the error for a status of HTTP. If the body is a text, the error has its
-// first line. A server that does not take the content type has not executed the call. If it says
-// which ones it takes, it does not have the codec. Otherwise the specifications ask for Unknown.
+// first line, and if it is an error in JSON, its message. A server that does not take the content
+// type has not executed the call. If it says which ones it takes, it does not have the codec.
+// Otherwise the specifications ask for Unknown.
 func statusError(call *yodel.Call, response *http.Response, body []byte) *yodel.Error {
 	e := yodel.Errorf(httpwire.CodeOf(response.StatusCode), "%s: the server answered with HTTP status %.60s", call.Method, response.Status)
-	if httpwire.ContentType(response.Header.Get("Content-Type")) == "text/plain" {
-		line, _, _ := strings.Cut(string(body[:min(len(body), maxReason)]), "\n")
-		if line = strings.TrimSpace(line); line != "" {
-			e.Message += ": " + strings.ToValidUTF8(line, "\uFFFD")
-		}
+	reason := ""
+	switch httpwire.ContentType(response.Header.Get("Content-Type")) {
+	case "text/plain":
+		reason, _, _ = strings.Cut(string(body), "\n")
+	case "application/json":
+		var said httpwire.JSONError
+		_ = json.Unmarshal(body, &said) // without it, the status says what is known
+		reason = said.Message
+	}
+	if reason = strings.TrimSpace(reason[:min(len(reason), maxReason)]); reason != "" {
+		e.Message += ": " + strings.ToValidUTF8(reason, "\uFFFD")
 	}
 	if response.StatusCode == http.StatusUnsupportedMediaType {
 		e.NotProcessed = true
@@ -188,15 +189,18 @@ func (x *exchange) unaryError(response *http.Response, media string, body []byte
 		}
 	}
 	e := statusError(x.call, response, body)
+	refused, id := e.NotProcessed, e.ID
 	var said httpwire.JSONError
 	if media == "application/json" && json.Unmarshal(body, &said) == nil {
 		if told, ok := said.Err(); ok {
+			if e.ID != "" { // the server does not have the codec: its code is only that of the status
+				told.Code = e.Code
+			}
 			e = told
 		} else if said.Message != "" {
 			e.Message = said.Message
 		}
 	}
-	refused, id := e.NotProcessed, e.ID
 	httpwire.GetError(response.Header, e)
 	e.NotProcessed, e.ID = e.NotProcessed || refused, cmp.Or(e.ID, id)
 	return e

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/badrequest"
+	"github.com/yodel-rpc/yodel/protocol/internal/errortext"
 )
 
 // A JSONError is an error as Connect has it in JSON.
@@ -15,6 +17,8 @@ type JSONError struct {
 	Code    string       `json:"code"`
 	Message string       `json:"message,omitempty"`
 	Details []JSONDetail `json:"details,omitempty"`
+	// Violations are those of the details, for clients that do not know Protocol Buffers.
+	Violations []badrequest.Violation `json:"violations,omitempty"`
 }
 
 // A JSONDetail is a detail of a JSONError.
@@ -31,7 +35,7 @@ type EndOfStream struct {
 
 // NewJSONError returns e in the form of Connect.
 func NewJSONError(e *yodel.Error) *JSONError {
-	told := &JSONError{Code: e.Code.String(), Message: strings.ToValidUTF8(e.Message, "\uFFFD")}
+	told := &JSONError{Code: e.Code.String(), Message: strings.ToValidUTF8(e.Message, "\uFFFD"), Violations: errortext.Violations(e.Details)}
 	for _, d := range e.Details {
 		told.Details = append(told.Details, JSONDetail{d.Type, base64.RawStdEncoding.EncodeToString(d.Value)})
 	}

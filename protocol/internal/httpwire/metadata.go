@@ -7,6 +7,7 @@ package httpwire
 
 import (
 	"encoding/base64"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/nearest"
 	"github.com/yodel-rpc/yodel/protocol/internal/metakeys"
 )
 
@@ -36,6 +38,9 @@ const (
 	headerNotProcessed = "Yodel-Not-Processed" // "1" if the method was certainly not executed
 	headerPushback     = "Grpc-Retry-Pushback-Ms"
 )
+
+// prefix is that of yodel's own headers, in lower case.
+const prefix = "yodel-"
 
 // maxCaller is the largest name of a caller, in bytes.
 const maxCaller = 64
@@ -97,6 +102,9 @@ func (f *Family) isHop(name string) bool {
 	return hop[name] || f.hop[name] || strings.HasPrefix(name, ":")
 }
 
+// Carries reports whether a header of a request, in lower case, is metadata.
+func (f *Family) Carries(name string) bool { return !f.isHop(name) && !f.own(name) }
+
 // isBinary reports whether the values of a metadata key are base64 in HTTP, and any bytes in
 // Metadata.
 func isBinary(key string) bool { return strings.HasSuffix(key, "-bin") }
@@ -110,7 +118,7 @@ func (f *Family) Prefixed(h http.Header, prefix string) yodel.Metadata {
 	md := make(yodel.Metadata, len(h))
 	for name, values := range h {
 		key, ok := strings.CutPrefix(strings.ToLower(name), prefix)
-		if !ok || f.isHop(key) || f.own(key) {
+		if !ok || !f.Carries(key) {
 			continue
 		}
 		md[key] = strings.Join(values, ", ")
@@ -222,7 +230,8 @@ func Binary(value string) ([]byte, error) {
 
 // Options sets the fields of a call that h carries. Requests of web pages, which have the header
 // Origin, cannot set yodel's own fields, so that a page cannot raise the priority of its calls.
-func Options(h http.Header, call *yodel.Call) {
+// Options returns an error if a header has a name that is nearly one of yodel's own.
+func Options(h http.Header, call *yodel.Call) *yodel.Error {
 	call.IdempotencyKey = h.Get(headerIntent)
 	if call.Trace = h.Get(headerParent); call.Trace != "" {
 		// the list may be divided among several headers
@@ -232,12 +241,39 @@ func Options(h http.Header, call *yodel.Call) {
 	}
 	call.Attempt = number(h.Get(headerAttempts), 0, 1<<20)
 	if FromPage(h) {
-		return
+		return nil
 	}
 	call.Budget = number(h.Get(headerBudget), 0, 1<<20)
 	call.Criticality = number(h.Get(headerCriticality), -100, 100)
 	call.Tenant, call.Key = h.Get(headerTenant), h.Get(headerKey)
 	call.Explain = h.Get(headerExplain) == "1"
+	return misspelt(h)
+}
+
+// own are yodel's own headers that Options reads, in lower case.
+var own = []string{"yodel-budget", "yodel-criticality", "yodel-tenant", "yodel-key", "yodel-explain"}
+
+// misspelt returns the error of a request whose headers have a name that is nearly one of yodel's
+// own, or nil. The call would be executed without what its caller wanted. Other names that begin
+// with "yodel-" may be those of newer clients, so that a server ignores them.
+func misspelt(h http.Header) *yodel.Error {
+	for name := range h {
+		lower := strings.ToLower(name)
+		rest, ok := strings.CutPrefix(strings.ReplaceAll(lower, "_", "-"), prefix)
+		if !ok || slices.Contains(own, lower) {
+			continue
+		}
+		for _, known := range own {
+			meant := known[len(prefix):]
+			if len(rest) < 2*len(meant) && nearest.Distance(rest, meant, len(meant)/3+1) <= len(meant)/3 {
+				return &yodel.Error{
+					Code: yodel.InvalidArgument, NotProcessed: true,
+					Message: fmt.Sprintf("the server has no header %.40q; did you mean %q?", lower, known),
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // FromPage reports whether a request with the headers h comes from a web page.

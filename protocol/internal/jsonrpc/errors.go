@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/badrequest"
 	"github.com/yodel-rpc/yodel/protocol/internal/errortext"
 )
 
@@ -49,6 +50,8 @@ type errorData struct {
 	Details      []yodel.Detail `json:"details,omitempty"`
 	RetryAfterMs int64          `json:"retryAfterMs,omitempty"`
 	NotProcessed bool           `json:"notProcessed,omitempty"`
+	// Violations are those of the details, for clients that do not know Protocol Buffers.
+	Violations []badrequest.Violation `json:"violations,omitempty"`
 }
 
 // codeOf returns the error code for an error of yodel.
@@ -73,7 +76,7 @@ func objectOf(e *yodel.Error) errorObject {
 	if !fit(data.Details) {
 		data.Details = nil
 	}
-	data.NotProcessed = e.NotProcessed
+	data.NotProcessed, data.Violations = e.NotProcessed, errortext.Violations(data.Details)
 	if e.Code > yodel.Unauthenticated || data.ID != "" || len(data.Details) > 0 || data.RetryAfterMs > 0 || data.NotProcessed {
 		o.Data = &data
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"reflect"
 
 	"github.com/yodel-rpc/yodel"
@@ -68,9 +67,9 @@ func single(t reflect.Type, p []byte, version1 bool) ([]byte, error) {
 	case len(list) == 0 && isEmpty(t):
 		return []byte("{}"), nil
 	case len(list) == 0:
-		return nil, fmt.Errorf("the parameters are missing: give an object, or an array with one %s", t)
+		return nil, errors.New("the parameters are missing: give an object, or an array with one value")
 	}
-	return nil, fmt.Errorf("there are several parameters: give an object, or an array with one %s", t)
+	return nil, errors.New("there are several parameters: give an object, or an array with one value")
 }
 
 // isArray reports whether a value of type t is a JSON array.

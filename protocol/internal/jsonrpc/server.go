@@ -33,7 +33,7 @@ type Server struct {
 	Version1 bool
 	// Prepare sets the metadata, the deadline and so on of each call before it is admitted. Each
 	// call needs a map of its own. Nil sets nothing.
-	Prepare func(call *yodel.Call)
+	Prepare func(v *yodel.Served)
 	// Ran is called for each call that has run, before its reply is encoded, for example to read
 	// the trailer. It may call Served.Fail. It is called concurrently for the calls of a batch. Nil
 	// is not called.
@@ -91,7 +91,7 @@ func (s *Server) start(ctx context.Context, q *request, raw []byte, owned bool, 
 	c.Body, c.Several, c.Owned = q.params, c.Positional(), true
 	c.Transform = func(params []byte) ([]byte, error) { return requestOf(c.Served, params, q.version1) }
 	q.params = nil
-	s.Session.Go(func() { s.run(c, q, done) }) //nolint:contextcheck // the context of a call is that of its session
+	s.Session.Go(func() { s.run(c, q, done) })
 }
 
 // A call is a Served whose context ends with that of its message.
@@ -114,7 +114,7 @@ func (s *Server) admit(ctx context.Context, q *request, size int) (*call, *yodel
 	c := &call{Served: s.Session.Begin(q.method, s.Session.Codec("json"), nil)}
 	c.Call().OneWay = q.silent
 	if s.Prepare != nil {
-		s.Prepare(c.Call())
+		s.Prepare(c.Served)
 	}
 	if ctx.Done() != nil {
 		c.ended = make(chan struct{})

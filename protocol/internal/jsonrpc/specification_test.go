@@ -227,8 +227,10 @@ func TestPrepare(t *testing.T) {
 	trailers := make(chan yodel.Metadata, 10)
 	deadline := time.Now().Add(time.Hour)
 	w := &whole{ctx: ctx, server: jsonrpc.Server{
-		Prepare: func(call *yodel.Call) { call.Metadata, call.Deadline = yodel.Metadata{"color": "blue"}, deadline },
-		Ran:     func(v *yodel.Served) { trailers <- v.Call().Trailer },
+		Prepare: func(v *yodel.Served) {
+			v.Call().Metadata, v.Call().Deadline = yodel.Metadata{"color": "blue"}, deadline
+		},
+		Ran: func(v *yodel.Served) { trailers <- v.Call().Trailer },
 	}}
 	s, do := serve(t, w, yodel.ServerOptions{})
 	must(t, s.Handle("color", func(ctx context.Context) (string, error) {

@@ -7,12 +7,12 @@ package rpcxwire
 import (
 	"cmp"
 	"iter"
-	"math"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/callfields"
 	"github.com/yodel-rpc/yodel/protocol/internal/httpkeys"
 	"github.com/yodel-rpc/yodel/protocol/internal/metakeys"
 )
@@ -30,27 +30,22 @@ const (
 	KeyAddress = "__ServerAddress" // rpcx clients set it in what they received
 )
 
-// Keys of metadata that yodel gives a meaning. Other implementations ignore them.
+// Keys of metadata that yodel gives a meaning, beside those of callfields. Other implementations
+// ignore them.
 const (
-	KeyErrorID      = "yodel-error-id"
-	KeyErrorCode    = "yodel-error-code" // a name such as not_found
-	KeyRetryAfter   = "yodel-retry-after-ms"
 	KeyNotProcessed = "yodel-not-processed" // "1"
-	KeyAttempt      = "grpc-previous-rpc-attempts"
-	KeyBudget       = "yodel-budget"
-	KeyCriticality  = "yodel-criticality"
-	KeyTenant       = "yodel-tenant"
-	KeyKey          = "yodel-key"
-	KeyExplain      = "yodel-explain" // "1"
 
 	Authorization = "authorization" // the key of KeyAuth in yodel.Metadata
 )
+
+// Fields are the keys of yodel's fields that protocols name differently.
+var Fields = callfields.Keys{Timeout: KeyTimeout, Attempt: "grpc-previous-rpc-attempts"}
 
 // reserved reports whether a key is one that this package sets, so that it is not metadata of a
 // caller or a handler. Most other keys with the prefix "yodel-" are reserved too.
 func reserved(key string) bool {
 	switch key {
-	case KeyAuth, KeyTimeout, KeyError, KeyAddress, KeyAttempt:
+	case KeyAuth, KeyTimeout, KeyError, KeyAddress, Fields.Attempt:
 		return true
 	}
 	return metakeys.Reserved(key)
@@ -86,38 +81,13 @@ func Describe(call *yodel.Call, pairs iter.Seq2[string, string], n int, now time
 // control sets the field of a call for which a key stands. It reports false if the key belongs into
 // the metadata of the call.
 func control(call *yodel.Call, key, value string, now time.Time) bool {
-	switch key {
-	case KeyTimeout:
-		if ms, err := strconv.ParseInt(value, 10, 64); err == nil && ms <= math.MaxInt64/int64(time.Millisecond) {
-			call.Deadline = now.Add(time.Duration(max(ms, 0)) * time.Millisecond)
-		}
-	case KeyAttempt:
-		call.Attempt = number(value)
-	case KeyBudget:
-		call.Budget = number(value)
-	case KeyCriticality:
-		if n, err := strconv.ParseInt(value, 10, 32); err == nil {
-			call.Criticality = int(n)
-		}
-	case KeyTenant:
-		call.Tenant = value
-	case KeyKey:
-		call.Key = value
-	case KeyExplain:
-		call.Explain = value == "1"
-	default:
-		return false
+	if key != KeyTimeout {
+		return Fields.Read(call, key, value)
+	}
+	if left, ok := callfields.Millis(value); ok {
+		call.Deadline = now.Add(max(left, 0))
 	}
 	return true
-}
-
-// number returns a decimal number that is not negative, or 0.
-func number(value string) int {
-	n, err := strconv.ParseUint(value, 10, 31)
-	if err != nil {
-		return 0
-	}
-	return int(n)
 }
 
 // The texts by which rpcx says that it cannot begin a call. Callers compare them.

@@ -7,6 +7,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -92,9 +93,12 @@ func main() {
 	log.SetOutput(os.Stderr)
 	hessian.RegisterPOJO(&User{})
 	var err error
-	if os.Args[1] == "provider" {
+	switch os.Args[1] {
+	case "provider":
 		err = provide(os.Args[2], os.Args[3], os.Args[4], os.Args[5])
-	} else {
+	case "caller":
+		err = makeCalls(os.Args[2])
+	default:
 		err = consume(os.Args[2], os.Args[3], os.Args[4])
 	}
 	if err != nil {
@@ -185,6 +189,45 @@ func consume(zk, kind, registered string) error {
 		callGreeter(conn)
 	}
 	fmt.Println("done")
+	return nil
+}
+
+// makeCalls makes the calls whose numbers it reads, all at the same time. Its clients use the servers
+// in turn, and repeat no call.
+func makeCalls(addrs string) error {
+	var urls []string
+	for addr := range strings.SplitSeq(addrs, ",") {
+		urls = append(urls, "dubbo://"+addr+"/com.acme.Work")
+	}
+	var conns [4]*client.Connection
+	for i := range conns {
+		instance, err := dubbo.NewInstance(dubbo.WithName("go-caller"))
+		if err != nil {
+			return err
+		}
+		c, err := instance.NewClient(client.WithClientProtocolDubbo(), client.WithClientSerialization(constant.Hessian2Serialization),
+			client.WithClientRequestTimeout(40*time.Second), client.WithClientRetries(0), client.WithClientClusterFailFast(), client.WithClientLoadBalanceRoundRobin())
+		if err != nil {
+			return err
+		}
+		if conns[i], err = c.Dial("com.acme.Work", client.WithURL(strings.Join(urls, ";"))); err != nil {
+			return err
+		}
+	}
+	fmt.Println("ready")
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		id, err := strconv.ParseInt(lines.Text(), 10, 64)
+		if err != nil {
+			return err
+		}
+		go func() { // it ends with the call
+			var answer string
+			if err := conns[id%int64(len(conns))].CallUnary(context.Background(), []any{id}, &answer, "do"); err != nil {
+				answer = "error: " + strings.ReplaceAll(err.Error(), "\n", " ")
+			}
+			fmt.Printf("%d %s\n", id, answer)
+		}()
+	}
 	return nil
 }
 

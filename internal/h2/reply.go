@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package h2
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"slices"
+)
+
+// errNoMemory is the error of a reply for which Reserve has no memory.
+var errNoMemory = errors.New("no memory is left for a reply that the client does not take yet")
+
+// errReplied is the error of a reply that has ended before.
+var errReplied = errors.New("the reply has ended")
+
+// Reply sends the whole reply, and does not wait. The body is sent later, from a copy, if the
+// client does not take it yet. A reply without a body and a trailer is its header alone.
+func (s *Stream) Reply(header []Field, body []byte, trailer []Field) error {
+	c := s.c
+	w := &c.send
+	c.mu.Lock()
+	if s.state == closed || s.ends {
+		err := s.noReplyLocked()
+		c.mu.Unlock()
+		return err
+	}
+	whole := len(body) == 0 && len(trailer) == 0
+	w.appendHeadersLocked(s.id, header, whole)
+	s.headed, s.ends, s.trailer = true, true, trailer
+	rest := body[w.dataLocked(s, body, len(trailer) == 0):]
+	if len(rest) == 0 {
+		s.endLocked(len(trailer) > 0)
+		s.flushAndUnlock()
+		return nil
+	}
+	if c.life.over { // nobody ends a stream that enters the table now
+		s.abortLocked(errGone)
+		c.mu.Unlock()
+		return errGone
+	}
+	if !c.cfg.Reserve(len(rest)) {
+		s.resetLocked(enhanceYourCalm, errNoMemory)
+		s.flushAndUnlock()
+		return errNoMemory
+	}
+	w.replies++
+	s.held, s.trailer = len(rest), slices.Clone(trailer)
+	c.listLocked(s)
+	w.holdLocked(s, slices.Clone(rest))
+	s.flushAndUnlock()
+	return nil
+}
+
+// noReplyLocked returns why no reply can be sent.
+func (s *Stream) noReplyLocked() error {
+	if s.err != nil {
+		return s.err
+	}
+	return errReplied
+}
+
+// Header sends the header of the reply, with :status first. It does not wait. Headers with a status
+// from 100 to 199 may precede that of the reply.
+func (s *Stream) Header(fields []Field) error {
+	s.c.mu.Lock()
+	if s.state == closed || s.ends {
+		err := s.noReplyLocked()
+		s.c.mu.Unlock()
+		return err
+	}
+	s.c.send.appendHeadersLocked(s.id, fields, false)
+	s.headed = true
+	s.flushAndUnlock()
+	return nil
+}
+
+// Write sends a part of the body, after Header. It waits until the client takes it, or until the
+// deadline of SetWriteDeadline.
+func (s *Stream) Write(p []byte) (int, error) {
+	c := s.c
+	c.mu.Lock()
+	if !s.headed || s.state == closed || s.ends || s.err != nil {
+		err := s.noReplyLocked()
+		c.mu.Unlock()
+		return 0, err
+	}
+	if passed(s.writeBy) {
+		s.lateReplyLocked()
+		s.flushAndUnlock()
+		return 0, os.ErrDeadlineExceeded
+	}
+	n := c.send.dataLocked(s, p, false)
+	if n == len(p) {
+		s.flushAndUnlock()
+		return n, nil
+	}
+	if s.inline {
+		c.mu.Unlock()
+		s.HandOver()
+		c.mu.Lock()
+	}
+	c.listLocked(s)
+	if s.err == nil {
+		c.send.holdLocked(s, p[n:])
+		c.send.resumeLocked() // there may be room again
+	}
+	c.flushAndUnlock()
+	c.mu.Lock()
+	for len(s.pending) > 0 && s.err == nil {
+		if passed(s.writeBy) {
+			s.lateReplyLocked()
+			break
+		}
+		s.waitUntilRelocking(s.writeBy)
+	}
+	err := s.err
+	s.flushAndUnlock()
+	if err != nil {
+		return n, err
+	}
+	return len(p), nil
+}
+
+// End ends the reply, with a trailer or without. A reply without a Header is its trailer alone,
+// with :status first. End does not wait.
+func (s *Stream) End(trailer []Field) error {
+	c := s.c
+	c.mu.Lock()
+	if s.state == closed || s.ends || !s.headed && len(trailer) == 0 {
+		err := s.noReplyLocked()
+		c.mu.Unlock()
+		return err
+	}
+	s.ends, s.trailer = true, trailer
+	if len(trailer) == 0 {
+		c.send.out = appendHeader(c.send.out, dataFrame, flagEndStream, s.id, 0)
+	}
+	s.endLocked(len(trailer) > 0)
+	s.flushAndUnlock()
+	return nil
+}
+
+// flushAndUnlock writes the output. That of an inline handler is written with that of its batch. If
+// other requests are open, their handlers may append to the output before it is written.
+func (s *Stream) flushAndUnlock() {
+	c := s.c
+	w := &c.send
+	if s.inline || w.yielding {
+		c.mu.Unlock()
+		return
+	}
+	if c.open.Load() > 1 && !w.flushing {
+		w.yielding = true
+		c.mu.Unlock()
+		runtime.Gosched()
+		c.mu.Lock()
+		w.yielding = false
+	}
+	c.flushAndUnlock()
+}

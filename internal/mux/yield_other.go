@@ -1,8 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-
-//go:build unix && !linux
-
-package mux
-
-// yieldProcessor does nothing: on these systems runtime.Gosched must be enough.
-func yieldProcessor() {}

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package session is the server's side of a connection in a protocol of requests and replies that
+// is not yodel's own. It recognizes the protocol, reads messages at a pace, reads ahead while the
+// server makes a client wait, writes within bounds, counts the memory that the client makes the
+// server hold, and ends a connection that drains without losing a request.
+//
+// The package knows neither the protocol nor the calls. It knows how many calls are open.
+package session
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Options are what the connections of a server share.
+type Options struct {
+	// Handshake is how long a client may take to show its protocol, once it has sent a byte.
+	Handshake time.Duration
+	// KeepAlive is half of the time over which the pace of a message is measured, and within which
+	// a client must accept a part of a reply.
+	KeepAlive time.Duration
+	// IdleTimeout ends a connection without open calls. Zero means never.
+	IdleTimeout time.Duration
+	// MaxMemory is how many bytes a client may make the server hold.
+	MaxMemory int
+	// Memory counts these bytes for all clients.
+	Memory interface {
+		TakeFor(n, held int) bool
+		Give(n int)
+	}
+	// HungUp reports whether the client has closed a connection that is not read.
+	HungUp func(net.Conn) bool
+	// Guard recovers panics of a connection's own code. Rescue is deferred.
+	Guard interface{ Rescue(what string) }
+}
+
+// A Conn is a connection. One goroutine at a time may call Next, read from Reader, or wait for the
+// end of a read-ahead. All other methods may be called concurrently.
+type Conn struct {
+	nc        net.Conn // nil for calls that do not come from a connection
+	o         *Options
+	gone      func()          // tells that the client has disconnected
+	ended     <-chan struct{} // closed when the session has ended
+	reader    *bufio.Reader
+	first     []byte // read before the protocol was known
+	draining  chan struct{}
+	drainOnce sync.Once
+	quiet     atomic.Bool   // no call was open for quietTime during the drain
+	pace      pace          // of the message that is being read; the reading goroutine's
+	writing   chan struct{} // holds the token of the running Write; no mutex, so that the time of a synctest bubble passes meanwhile
+
+	mu        sync.Mutex
+	native    bool          // the connection speaks yodel's own protocol
+	open      int           // calls, and requests that count as calls
+	lastEnd   time.Time     // when the last of them ended
+	receiving bool          // a message has begun to arrive, and Next was not called since
+	paused    chan struct{} // closed when Next may read again; nil if it may
+	waiting   bool          // Next waits for that
+	peeking   bool          // another goroutine reads ahead
+	stopPeek  bool          // the goroutine that reads ahead must end
+	deadline  time.Time     // of reads
+	idled     bool          // IdleTimeout has passed, or the code that has taken the connection has drained it
+	readErr   error         // of nc
+	writeErr  error         // of Write
+	writeBy   time.Time     // the deadline of writes that the user of AsConn has set
+	passed    bool          // AsConn was called
+	onDrain   func()        // ends a connection that was taken: see netConn.Take; nil for others
+	reserved  int           // bytes, by Reserve; part of held
+	held      int           // bytes that the client makes the server hold
+	over      bool          // Reserve fails, because the session has ended
+	changed   chan struct{} // closed when Drain has to check again; nil without a waiter
+}
+
+const (
+	// sniffed is the largest number of bytes from which the protocol is recognized.
+	sniffed = 512
+	// silentTime is how long a client may wait before its first byte. Clients of some protocols
+	// connect long before their first call.
+	silentTime = 5 * time.Minute
+	// BufferSize is the size of the buffer of Reader, in bytes.
+	BufferSize = 32 << 10
+)
+
+// errSlow is the error of a message whose rest arrives too slowly.
+var errSlow = errors.New("the rest of a message arrives with less than 4 KiB per second")
+
+// past is a deadline that ends a Read at once.
+var past = time.Unix(1, 0)
+
+// New returns the Conn of nc, which is nil for calls that do not come from a connection. Conn calls
+// gone when the client has disconnected. The owner closes ended when the session has ended.
+func New(nc net.Conn, o *Options, gone func(), ended <-chan struct{}) *Conn {
+	return &Conn{
+		nc: nc, o: o, gone: gone, ended: ended, draining: make(chan struct{}), writing: make(chan struct{}, 1), lastEnd: time.Now(),
+	}
+}
+
+// Sniff reads until match has recognized the protocol by the first bytes, or says that more bytes
+// will not help. It returns these bytes, for a connection that is then native: one that this
+// package has no more to do with. Reader begins with the same bytes.
+func (c *Conn) Sniff(match func(first []byte) (foreign, more bool)) (first []byte) {
+	buf := make([]byte, 0, sniffed)
+	c.readUntil(time.Now().Add(silentTime))
+	for len(buf) < cap(buf) {
+		n, err := c.nc.Read(buf[len(buf):cap(buf)])
+		if len(buf) == 0 {
+			c.readUntil(time.Now().Add(c.o.Handshake))
+			c.receive(n > 0)
+		}
+		buf = buf[:len(buf)+n]
+		foreign, more := match(buf)
+		if foreign || !more || err != nil {
+			return c.decided(!foreign, buf)
+		}
+	}
+	return c.decided(true, buf)
+}
+
+// decided stores the result of Sniff.
+func (c *Conn) decided(native bool, first []byte) []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.native, c.first = native, first
+	c.changedLocked()
+	if !c.quiet.Load() || native {
+		c.deadline = time.Time{}
+		_ = c.nc.SetReadDeadline(time.Time{}) // as readUntil
+	}
+	return first
+}
+
+// Reader returns the reader of the connection, from its first byte. The bounds of Next apply to
+// messages that Next has begun only.
+func (c *Conn) Reader() *bufio.Reader {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.receiving = false
+	c.changedLocked()
+	c.reader = bufio.NewReaderSize(reader{c}, BufferSize)
+	return c.reader
+}
+
+// readUntil sets the deadline of reads, unless wakeLocked has ended them.
+func (c *Conn) readUntil(at time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.quiet.Load() && !c.stopPeek && !at.Equal(c.deadline) {
+		c.deadline = at
+		_ = c.nc.SetReadDeadline(at) // without support for deadlines, the read waits for the peer
+	}
+}
+
+// wakeLocked ends the pending Read and later ones at a time.
+func (c *Conn) wakeLocked(at time.Time) {
+	c.deadline = at
+	_ = c.nc.SetReadDeadline(at) // without support for deadlines, the server closes the connection in the end
+}
+
+// Next waits for the first byte of the client's next message. It returns io.EOF if there will be no
+// further message. The message lasts until Next is called again.
+func (c *Conn) Next() error {
+	c.receive(false)
+	for {
+		if _, err := c.reader.Peek(1); err != nil {
+			return err
+		}
+		c.pace = pace{}
+		switch pause := c.receive(true); {
+		case pause != nil:
+			<-pause
+		case !c.quiet.Load():
+			return nil
+		default:
+			_, _ = c.reader.Discard(c.reader.Buffered()) // the reply could not be sent any more
+		}
+	}
+}
+
+// receive stores whether a message has begun to arrive. If reading pauses, the message has not
+// begun, and receive returns a channel that is closed at the end of the pause.
+func (c *Conn) receive(begins bool) (pause <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waiting = begins && c.paused != nil
+	c.receiving = begins && !c.waiting && !c.quiet.Load()
+	c.changedLocked()
+	return c.paused
+}
+
+// A reader first reads the bytes of Conn.first, and then the connection.
+type reader struct{ *Conn }
+
+func (r reader) Read(b []byte) (int, error) {
+	if n := r.takeFirst(b); n > 0 {
+		return n, nil
+	}
+	for {
+		r.mu.Lock()
+		receiving, peeking := r.receiving, r.peeking
+		r.mu.Unlock()
+		began, at := time.Now(), time.Time{}
+		switch {
+		case peeking: // the client has to wait
+			receiving = false
+		case receiving:
+			at = began.Add(max(2*r.o.KeepAlive-r.pace.waited, 0))
+		default:
+			at = r.idleAt(began)
+		}
+		r.readUntil(at)
+		n, err := r.nc.Read(b)
+		late := errors.Is(err, os.ErrDeadlineExceeded)
+		switch {
+		case err == nil && r.quiet.Load():
+			continue // as in Next
+		case late && r.quiet.Load():
+			return n, io.EOF
+		case late && peeking:
+			return n, err
+		case receiving:
+			r.pace.waited += time.Since(began)
+			r.pace.bytes += n
+			if r.pace.tooSlow(2 * r.o.KeepAlive) {
+				return n, errSlow
+			}
+		case late && r.idle():
+			return n, io.EOF
+		}
+		if n > 0 || err != nil && !late {
+			r.readFailed(err)
+			return n, err
+		}
+	}
+}
+
+// takeFirst moves bytes that were read before the protocol was known to b.
+func (c *Conn) takeFirst(b []byte) int {
+	n := copy(b, c.first)
+	c.first = c.first[n:]
+	return n
+}
+
+// readFailed stores the error of a read, which may be nil.
+func (c *Conn) readFailed(err error) {
+	if err != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.readErr = err
+	}
+}
+
+// idleAt returns when to check whether the connection is idle, or zero for never.
+func (c *Conn) idleAt(now time.Time) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch timeout := c.o.IdleTimeout; {
+	case timeout <= 0:
+		return time.Time{}
+	case c.open > 0:
+		return now.Add(timeout / 4)
+	default:
+		return c.lastEnd.Add(timeout)
+	}
+}
+
+// idle reports whether no call was open for IdleTimeout.
+func (c *Conn) idle() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.idled = c.o.IdleTimeout > 0 && c.open == 0 && time.Since(c.lastEnd) >= c.o.IdleTimeout
+	return c.idled
+}
+
+// Count adds calls to the number of open calls, or subtracts them. A connection with an open call
+// is not idle, and a drain waits for it.
+func (c *Conn) Count(calls int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open += calls
+	c.lastEnd = time.Now()
+	c.changedLocked()
+}
+
+// Failures returns what has ended the connection, as far as it knows: this side, because the
+// connection was idle or has drained, or a failed read or write.
+func (c *Conn) Failures() (here bool, read, write error) {
+	c.mu.Lock()
+	defer c.mu.Unlock() // code that AsConn serves may still read and write
+	return c.idled || c.quiet.Load(), c.readErr, c.writeErr
+}
+
+// changedLocked wakes Drain.
+func (c *Conn) changedLocked() {
+	if c.changed != nil {
+		close(c.changed)
+		c.changed = nil
+	}
+}

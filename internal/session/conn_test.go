@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/session"
+)
+
+// A link is a Conn with the client at its other end.
+type link struct {
+	*session.Conn
+	client, server net.Conn
+	gone           atomic.Bool
+	end            func()
+	held           atomic.Int64 // bytes, as Options.Memory counts them
+}
+
+func (l *link) TakeFor(n, held int) bool {
+	if held > 1<<20 {
+		return false
+	}
+	l.held.Add(int64(n))
+	return true
+}
+func (l *link) Give(n int)    { l.held.Add(-int64(n)) }
+func (l *link) Rescue(string) { _ = recover() }
+
+// connect returns a link over a pipe. Change, which may be nil, changes its options.
+func connect(t *testing.T, change func(*session.Options)) *link {
+	t.Helper()
+	l := new(link)
+	l.client, l.server = net.Pipe()
+	o := &session.Options{
+		Handshake: time.Second, KeepAlive: 5 * time.Second, IdleTimeout: time.Minute, MaxMemory: 100_000, Memory: l, Guard: l,
+		HungUp: func(net.Conn) bool { return false },
+	}
+	if change != nil {
+		change(o)
+	}
+	ended := make(chan struct{})
+	l.Conn = session.New(l.server, o, func() { l.gone.Store(true) }, ended)
+	l.end = sync.OnceFunc(func() {
+		close(ended)
+		_ = l.client.Close()
+		_ = l.server.Close()
+	})
+	t.Cleanup(l.end)
+	return l
+}
+
+// send writes to the server, and waits until the server has read it all.
+func (l *link) send(t *testing.T, text string) {
+	t.Helper()
+	if _, err := io.WriteString(l.client, text); err != nil {
+		t.Error(err)
+	}
+}
+
+// after checks that f takes as long as want.
+func after(t *testing.T, want time.Duration, f func()) {
+	t.Helper()
+	began := time.Now()
+	f()
+	if got := time.Since(began); got != want {
+		t.Errorf("it took %v, want %v", got, want)
+	}
+}
+
+func TestTheFirstBytesDecideTheProtocol(t *testing.T) {
+	matchX := func(first []byte) (foreign, more bool) { return bytes.Contains(first, []byte("X")), len(first) < 8 }
+	for sent, want := range map[string]string{"abX": "abX", "abcdefgh": "abcdefgh", "": ""} {
+		synctest.Test(t, func(t *testing.T) {
+			l := connect(t, nil)
+			go func() {
+				for i := range sent {
+					time.Sleep(100 * time.Millisecond)
+					l.send(t, sent[i:i+1])
+				}
+				if sent == "" {
+					_ = l.client.Close()
+				}
+			}()
+			if got := l.Sniff(matchX); string(got) != want {
+				t.Errorf("sent %q: decided by %q, want %q", sent, got, want)
+			}
+			if sent != "abX" {
+				return
+			}
+			if got, err := io.ReadAll(io.LimitReader(l.Reader(), 3)); string(got) != sent || err != nil {
+				t.Errorf("the reader begins with %q, %v", got, err)
+			}
+		})
+	}
+}
+
+func TestAClientThatDoesNotShowItsProtocolIsNotWaitedFor(t *testing.T) {
+	never := func([]byte) (foreign, more bool) { return false, true }
+	synctest.Test(t, func(t *testing.T) {
+		l := connect(t, nil)
+		after(t, 5*time.Minute, func() { l.Sniff(never) })
+	})
+	synctest.Test(t, func(t *testing.T) {
+		l := connect(t, nil)
+		go l.send(t, "a")
+		after(t, time.Second, func() { l.Sniff(never) })
+	})
+}
+
+func TestTheRestOfAMessageMustArriveInTime(t *testing.T) {
+	for pieces, slow := range map[int]bool{100: true, 5000: false} {
+		synctest.Test(t, func(t *testing.T) {
+			l := connect(t, nil)
+			r := l.Reader()
+			var sending sync.WaitGroup
+			sending.Go(func() {
+				for piece := strings.Repeat("a", pieces); ; time.Sleep(time.Second) {
+					if _, err := io.WriteString(l.client, piece); err != nil {
+						return
+					}
+				}
+			})
+			if err := l.Next(); err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			_, err := io.CopyN(io.Discard, r, 30*int64(pieces))
+			took := time.Since(began)
+			if slow && (err == nil || took > 11*time.Second) || !slow && err != nil {
+				t.Errorf("pieces of %d bytes each second: got %v after %v", pieces, err, took)
+			}
+			l.end()
+			sending.Wait()
+		})
+	}
+}
+
+func TestAnIdleConnectionEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := connect(t, nil)
+		l.Reader()
+		l.Count(1)
+		go func() {
+			time.Sleep(3 * time.Minute) // a call, which is longer than the timeout
+			l.Count(-1)
+		}()
+		after(t, 4*time.Minute, func() {
+			if err := l.Next(); err != io.EOF {
+				t.Errorf("got %v", err)
+			}
+		})
+		if here, _, _ := l.Failures(); !here {
+			t.Error("the connection does not say that this side has ended it")
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		l := connect(t, func(o *session.Options) { o.IdleTimeout = 0 })
+		l.Reader()
+		go func() {
+			time.Sleep(24 * time.Hour)
+			l.send(t, "a")
+		}()
+		after(t, 24*time.Hour, func() {
+			if err := l.Next(); err != nil {
+				t.Errorf("without a timeout: got %v", err)
+			}
+		})
+	})
+}
+
+func TestAWriteThatIsNotTakenEndsTheConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := connect(t, nil)
+		after(t, 10*time.Second, func() {
+			if n, err := l.Write([]byte("reply")); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("got %d, %v", n, err)
+			}
+		})
+		if _, err := l.client.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("the connection is still open: %v", err)
+		}
+		if _, _, err := l.Failures(); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("the connection says that the write has failed with %v", err)
+		}
+	})
+}
+
+func TestConcurrentWritesDoNotMix(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := connect(t, nil)
+		const size = 200_000
+		for _, text := range []string{"a", "b", "c"} {
+			go func() {
+				if n, err := l.Write([]byte(strings.Repeat(text, size))); n != size || err != nil {
+					t.Errorf("got %d, %v", n, err)
+				}
+			}()
+		}
+		for range 3 {
+			got := make([]byte, size)
+			if _, err := io.ReadFull(l.client, got); err != nil {
+				t.Fatal(err)
+			}
+			if n := bytes.Count(got, got[:1]); n != size {
+				t.Errorf("%d of %d bytes are of the same message", n, size)
+			}
+		}
+	})
+}
+
+func TestWhatAClientMakesTheServerHoldIsCounted(t *testing.T) {
+	l := connect(t, nil)
+	for _, step := range []struct {
+		what  string
+		take  func(n int) bool
+		n     int
+		fits  bool
+		holds int64
+	}{
+		{"a reservation", l.Reserve, 60_000, true, 60_000},
+		{"a negative reservation", l.Reserve, -1, false, 60_000},
+		{"more than the limit", l.Take, 40_001, false, 60_000},
+		{"the rest", l.Take, 40_000, true, 100_000},
+	} {
+		if fits := step.take(step.n); fits != step.fits || l.held.Load() != step.holds {
+			t.Errorf("%s: got %v, and %d bytes are held", step.what, fits, l.held.Load())
+		}
+	}
+	if l.Give(40_000); l.held.Load() != 60_000 {
+		t.Errorf("at the end of what was taken %d bytes are held", l.held.Load())
+	}
+	if l.Release(10_000); l.held.Load() != 50_000 {
+		t.Errorf("after a release %d bytes are held", l.held.Load())
+	}
+	if l.Release(1 << 30); l.held.Load() != 0 {
+		t.Errorf("a release of more than was reserved leaves %d bytes", l.held.Load())
+	}
+	l.Reserve(1000)
+	if l.ReleaseAll(); l.held.Load() != 0 || l.Reserve(1) {
+		t.Errorf("after the end %d bytes are held", l.held.Load())
+	}
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"time"
+)
+
+// AsConn returns the connection for code that reads and writes it by itself, such as package
+// net/http. The connection also has the methods First, Take and Ended. Reader, Next and ReadAhead
+// must not be used then. Read begins with the first byte. It
+// returns io.EOF when a drain has ended reading and when the connection is idle. Write is
+// Conn.Write. The other code may set deadlines, which apply in addition. Remote is the address of
+// the client.
+func (c *Conn) AsConn(remote net.Addr) net.Conn {
+	n := &netConn{conn: c, remote: remote}
+	n.buffered = bufio.NewReaderSize(unbufferedConn{n}, connBuffer)
+	c.Release(BufferSize - connBuffer)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.passed, c.reader = true, nil
+	return n
+}
+
+// Take returns the bare connection, for code that bounds its reads, writes and idle time by itself,
+// and the bytes from which the server has recognized the protocol. The methods of c must not be
+// used then. Drain is called once when the server drains, perhaps at once, on another goroutine.
+// The code has to end the connection then, when its calls have ended. If the drain has ended
+// reading already, ok is false.
+func (c *netConn) Take(drain func()) (nc net.Conn, first []byte, ok bool) {
+	conn := c.conn
+	conn.mu.Lock()
+	defer conn.mu.Unlock()
+	if conn.quiet.Load() {
+		return nil, nil, false
+	}
+	c.buffered = nil
+	conn.onDrain = drain
+	conn.changedLocked()
+	first, conn.first = conn.first, nil
+	return conn.nc, first, true
+}
+
+// Ended stores why a connection that was taken has ended: because this side has drained it, or with
+// an error of the connection, which may be nil.
+func (c *netConn) Ended(here bool, err error) {
+	c.conn.mu.Lock()
+	defer c.conn.mu.Unlock()
+	c.conn.idled, c.conn.readErr = here, err
+}
+
+// First returns the bytes from which the server has recognized the protocol, until Read is called.
+func (c *netConn) First() []byte { return c.conn.first }
+
+// connBuffer is the size of the buffer of a netConn, in bytes.
+const connBuffer = 4 << 10
+
+// A netConn is a Conn as a net.Conn. Its reads are buffered, because net/http reads each frame of
+// HTTP/2 in two parts.
+type netConn struct {
+	conn     *Conn
+	remote   net.Addr
+	buffered *bufio.Reader // of an unbufferedConn
+
+	// Guarded by conn.mu.
+	readBy time.Time // the deadline that the other code has set
+}
+
+// Read implements net.Conn.
+func (c *netConn) Read(b []byte) (int, error) { return c.buffered.Read(b) }
+
+// An unbufferedConn reads what a netConn buffers.
+type unbufferedConn struct{ *netConn }
+
+// Read implements io.Reader.
+func (c unbufferedConn) Read(b []byte) (int, error) {
+	conn := c.conn
+	if n := conn.takeFirst(b); n > 0 {
+		return n, nil
+	}
+	for {
+		c.limit()
+		n, err := conn.nc.Read(b)
+		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			conn.readFailed(err)
+			return n, err
+		}
+		conn.mu.Lock()
+		theirs := !c.readBy.IsZero() && !time.Now().Before(c.readBy)
+		conn.mu.Unlock()
+		switch {
+		case theirs:
+			return 0, err
+		case conn.quiet.Load(), conn.idle():
+			return 0, io.EOF
+		}
+	}
+}
+
+// limit applies the earlier deadline of reads: that of the Conn, or that of the other code.
+func (c *netConn) limit() {
+	at := c.conn.idleAt(time.Now())
+	c.conn.mu.Lock()
+	defer c.conn.mu.Unlock() // also if the connection ends the goroutine
+	if c.conn.quiet.Load() {
+		return // wakeLocked has ended all reads
+	}
+	if !c.readBy.IsZero() && (at.IsZero() || c.readBy.Before(at)) {
+		at = c.readBy
+	}
+	_ = c.conn.nc.SetReadDeadline(at) // without support for deadlines, the read waits for the peer
+}
+
+// Write implements net.Conn.
+func (c *netConn) Write(b []byte) (int, error) { return c.conn.Write(b) }
+
+// Close implements net.Conn.
+func (c *netConn) Close() error { return c.conn.nc.Close() }
+
+// LocalAddr implements net.Conn.
+func (c *netConn) LocalAddr() net.Addr { return c.conn.nc.LocalAddr() }
+
+// RemoteAddr implements net.Conn.
+func (c *netConn) RemoteAddr() net.Addr { return c.remote }
+
+// SetDeadline implements net.Conn.
+func (c *netConn) SetDeadline(at time.Time) error {
+	_ = c.SetWriteDeadline(at) // it never fails
+	return c.SetReadDeadline(at)
+}
+
+// SetReadDeadline implements net.Conn.
+func (c *netConn) SetReadDeadline(at time.Time) error {
+	c.conn.mu.Lock()
+	c.readBy = at
+	c.conn.mu.Unlock()
+	c.limit()
+	return nil
+}
+
+// SetWriteDeadline implements net.Conn.
+func (c *netConn) SetWriteDeadline(at time.Time) error {
+	c.conn.mu.Lock()
+	defer c.conn.mu.Unlock()
+	c.conn.writeBy = at
+	if !at.IsZero() {
+		_ = c.conn.nc.SetWriteDeadline(at) // as above; a Write that begins later takes writeBy into account
+	}
+	return nil
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package socket
+
+import (
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+// napping says whether a thread can sleep until a socket has data to read.
+const napping = true
+
+// Events for ppoll.
+const (
+	pollReadable = 0x1
+	pollError    = 0x8
+	pollHungUp   = 0x10
+	pollClosed   = 0x2000 // by the peer, although there may be data to read
+)
+
+// nap sleeps for at most limit until fd has data to read. It reports whether there is data.
+func nap(fd uintptr, limit time.Duration) bool { return poll(fd, pollReadable, limit) }
+
+// poll waits for at most limit until one of events has happened to fd. It reports whether one has.
+func poll(fd uintptr, events int16, limit time.Duration) bool {
+	what := struct {
+		fd              int32
+		events, revents int16
+	}{fd: int32(fd), events: events} //nolint:gosec // descriptors are small
+	until := syscall.NsecToTimespec(int64(limit))
+	n, _, _ := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&what)), 1, uintptr(unsafe.Pointer(&until)), 0, 0, 0) //nolint:gosec // the kernel is done with both when it returns
+	// n is -1 when the system call was interrupted.
+	return int(n) > 0
+}

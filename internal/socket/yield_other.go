@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix && !linux
+
+package socket
+
+// yieldProcessor does nothing: on these systems runtime.Gosched must be enough.
+func yieldProcessor() {}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package http
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	std "net/http"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/h2"
+	"github.com/yodel-rpc/yodel/protocol/internal/h2http"
+	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
+)
+
+// This file serves connections of HTTP/2 with package h2.
+
+// takeable is what a connection of Session.AsConn has beside the methods of a net.Conn: see
+// internal/session.
+type takeable interface {
+	First() []byte
+	Take(drain func()) (nc net.Conn, first []byte, ok bool)
+	Ended(here bool, err error)
+}
+
+// A multiplexed is a connection of HTTP/2.
+type multiplexed struct {
+	router
+	limits   yodel.Limits
+	most     int // the size of the largest message of a request, in bytes
+	conn     *h2.Conn
+	requests h2http.Handler
+	direct   bool // methods is used
+	methods  directs
+	agent    sync.Once
+	watches  watches       // calls of the health protocol
+	begun    chan struct{} // closed when conn is set
+}
+
+// mostUnsent is how many bytes may wait for a client to read them. Replies beyond it wait in the
+// memory of their calls.
+const mostUnsent = 256 << 10
+
+// serveHTTP2 serves a connection until it has ended and no handler runs any more.
+func (p *Protocol) serveHTTP2(ctx context.Context, s *yodel.Session, conn net.Conn, taken takeable) error {
+	c := &multiplexed{router: router{protocol: p, session: s}, limits: s.Limits(), direct: p.takesDirect(), begun: make(chan struct{})}
+	nc, first, ok := taken.Take(c.drain)
+	if !ok {
+		return nil
+	}
+	limits := &c.limits
+	c.most = limits.MaxMessage
+	if n := p.opts.MaxRequest; n > 0 {
+		c.most = min(c.most, n)
+	}
+	ctx = context.WithValue(ctx, std.LocalAddrContextKey, conn.LocalAddr())
+	c.requests = h2http.Handler{
+		Handler: c, Context: context.WithValue(ctx, std.ServerContextKey, &p.server), Remote: conn.RemoteAddr().String(), TLS: s.Peer.TLS(),
+		Drain: func() { c.conn.Drain() }, Panicked: c.logPanic,
+	}
+	c.methods = directs{c, make(map[string]map[*fieldUse]*direct), make(map[string]*fieldUse)}
+	config := h2.Config{
+		Handler: c, Watch: p.watch, Reserve: s.Reserve, Release: s.Release,
+		MaxStreams:    min(limits.MaxOpen, maxStreams),
+		MaxHeaderList: limits.MaxMetadata + 8<<10, // and the headers of HTTP itself
+		StreamWindow:  streamWindow,
+		ConnWindow:    connWindow,
+		MaxUnsent:     min(limits.MaxUnsent, mostUnsent),
+		BodyTimeout:   2*limits.KeepAlive + mostDirect*time.Second/leastPace,
+		Handshake:     limits.Handshake,
+		KeepAlive:     max(limits.KeepAlive, time.Second),
+		IdleTimeout:   limits.IdleTimeout,
+	}
+	if c.direct {
+		config.Meaning = c.methods.meaning
+	}
+	c.conn = h2.New(nc, config)
+	close(c.begun)
+	defer p.clock.join(c.conn, limits.MaxAge)()
+	err := c.conn.Serve(first)
+	if here := c.conn.Drained(); here || errors.Is(err, io.EOF) {
+		taken.Ended(here, nil)
+		return nil
+	}
+	if _, fault := errors.AsType[*h2.Fault](err); !fault {
+		taken.Ended(false, err) // an error of the network, which is no breach of the protocol
+	}
+	return err
+}
+
+// drain ends the connection when its requests have ended. It gives clients of the health protocol
+// time to learn of it first.
+func (c *multiplexed) drain() {
+	<-c.begun
+	c.watches.wait()
+	c.conn.Drain()
+}
+
+// ServeHTTP implements http.Handler for all requests of the connection.
+func (c *multiplexed) ServeHTTP(w std.ResponseWriter, r *std.Request) {
+	if r.URL.Path == "/"+watchMethod {
+		defer c.watches.begin()()
+	}
+	c.know(r.UserAgent())
+	c.route(w, r)
+}
+
+// know stores who the client is, before its first call begins.
+func (c *multiplexed) know(agent string) {
+	c.agent.Do(func() {
+		peer := c.session.Peer
+		peer.Agent, peer.Name = agent, httpwire.Caller(agent)
+	})
+}
+
+// logPanic logs a panic of Options.Handler.
+func (c *multiplexed) logPanic(value any) {
+	what := fmt.Sprintf("panic serving %v: %v\n%s", c.session.Peer.Addr, value, debug.Stack())
+	cmp.Or(c.protocol.opts.Logger, slog.Default()).Error("yodel: a handler of HTTP requests panicked", "what", what)
+}
+
+// A clock calls Tick of the connections of HTTP/2, while there are any.
+type clock struct {
+	mu    sync.Mutex
+	began time.Time
+	conns map[*h2.Conn]int64 // until when each is used; 0 for ever
+	timer *time.Timer
+}
+
+// tick is how often a clock ticks.
+const tick = time.Second
+
+// join makes a connection tick until the caller calls leave. The connection is drained after its
+// age, with a jitter of a tenth, if the age is not zero.
+func (c *clock) join(conn *h2.Conn, age time.Duration) (leave func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.conns) == 0 {
+		c.began, c.conns = time.Now().Add(-tick), make(map[*h2.Conn]int64)
+		c.timer = time.AfterFunc(tick, c.tick)
+	}
+	until := int64(0)
+	if age > 0 {
+		until = int64(time.Since(c.began) + age - age/10 + rand.N(age/5+1)) // #nosec G404 -- a jitter is no secret
+	}
+	c.conns[conn] = until
+	return func() { c.leave(conn) }
+}
+
+func (c *clock) leave(conn *h2.Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if delete(c.conns, conn); len(c.conns) == 0 {
+		c.timer.Stop()
+	}
+}
+
+func (c *clock) tick() {
+	c.mu.Lock()
+	now := int64(time.Since(c.began))
+	conns := make([]*h2.Conn, 0, len(c.conns))
+	var old []*h2.Conn
+	for conn, until := range c.conns {
+		conns = append(conns, conn)
+		if until > 0 && now >= until {
+			old = append(old, conn)
+		}
+	}
+	if len(conns) > 0 {
+		c.timer.Reset(tick)
+	}
+	c.mu.Unlock()
+	for _, conn := range old {
+		conn.Drain()
+	}
+	for _, conn := range conns { // without the lock: a connection may wait for that of its own
+		conn.Tick(now)
+	}
+}
