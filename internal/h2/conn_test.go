@@ -175,6 +175,24 @@ func TestEarlyReplies(t *testing.T) {
 	}
 }
 
+// HEADERS behind the end of both sides end the connection, also while the handler that has replied
+// runs on (RFC 9113, section 5.1).
+func TestHeadersOfAStreamThatHasEnded(t *testing.T) {
+	release := make(chan struct{})
+	p := meet(t, Config{Handler: funcs{serve: func(s *Stream) {
+		_ = s.Reply(okHeader, nil, okTrailer)
+		<-release
+	}}})
+	defer close(release)
+	p.greet()
+	p.send(p.begin(flagEndStream, "/"))
+	p.check(p.id, "")
+	p.send(raw(headersFrame, flagEndStream|flagEndHeaders, p.id, string(p.head("/"))))
+	if _, code := p.awaitGoAway(); code != streamClosed {
+		t.Errorf("the code is %d", code)
+	}
+}
+
 // A handler that blocks the reader loses the reading. The client can reset its stream.
 func TestABlockedHandlerLosesTheReading(t *testing.T) {
 	over(t, func(t *testing.T, meet func(*testing.T, Config) *peer) {

@@ -305,7 +305,7 @@ func (c *Conn) endedHereLocked(s *Stream, id uint32) bool {
 	if s == nil {
 		return c.early.has(id)
 	}
-	return s.state == closed && !s.left
+	return s.state == closed && !s.left && !s.complete
 }
 
 // storeLocked keeps a part of a body until the handler reads it. It drops the part if the handler

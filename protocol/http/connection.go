@@ -158,6 +158,16 @@ func (c *connection) drain() {
 	_ = c.server.Shutdown(ctx) // it returns the error of ctx
 }
 
+// sayClose makes a response of HTTP/1 say that the connection ends if the session drains. The
+// goroutine that calls drain may not have done so yet.
+func (c *connection) sayClose() {
+	select {
+	case <-c.session.Draining():
+		c.server.SetKeepAlivesEnabled(false)
+	default:
+	}
+}
+
 // linger closes the sending half of a connection of HTTP/2 that drains, and reads until the client
 // has closed the other half. A client writes requests until it has read GOAWAY. The system would
 // answer unread ones with a reset, which can hide GOAWAY from the client, and with it that they
@@ -258,6 +268,7 @@ func (c *connection) ServeHTTP(w std.ResponseWriter, r *std.Request) {
 	}
 	c.route(w, r)
 	if r.ProtoMajor < 2 {
+		c.sayClose()
 		return
 	}
 	if r.Context().Err() == nil {
