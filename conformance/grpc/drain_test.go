@@ -4,10 +4,12 @@ package grpc_test
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
+	"math"
 	"net"
 	"sync"
 	"testing"
@@ -22,12 +24,12 @@ import (
 	"github.com/yodel-rpc/yodel/internal/await"
 )
 
-// A holder is a proxy for one connection of HTTP/2. It holds back the GOAWAY of the server, and
+// A holder is a proxy for one connection of HTTP/2. It holds back each GOAWAY of the server, and
 // what the server sends after it.
 type holder struct {
 	addr    string
 	headers chan struct{} // gets an element for each HEADERS frame of the client
-	goAway  chan struct{} // closed when the server has sent GOAWAY
+	goAway  chan struct{} // closed when the server has sent GOAWAY with its last stream
 	release chan struct{} // closed by the test
 }
 
@@ -62,43 +64,57 @@ func (h *holder) serve(l net.Listener, server string) error {
 	both.Go(func() {
 		defer up.Close()
 		if _, err := io.CopyN(up, client, int64(len(http2.ClientPreface))); err == nil {
-			relayFrames(up, client, func(kind http2.FrameType) {
+			relayFrames(up, client, func(kind http2.FrameType, _ []byte) (more bool) {
 				if kind == http2.FrameHeaders {
 					h.headers <- struct{}{}
 				}
+				return false
 			})
 		}
 	})
 	both.Go(func() {
 		defer client.Close()
-		var once sync.Once
-		relayFrames(client, up, func(kind http2.FrameType) {
-			if kind == http2.FrameGoAway {
-				once.Do(func() { close(h.goAway) })
+		leaving := false
+		relayFrames(client, up, func(kind http2.FrameType, payload []byte) (more bool) {
+			if kind == http2.FrameGoAway && !leaving {
+				if binary.BigEndian.Uint32(payload) == math.MaxInt32 {
+					return true // the server still takes requests, until it names the last one
+				}
+				leaving = true
+				close(h.goAway)
 				<-h.release
 			}
+			return false
 		})
 	})
 	both.Wait()
 	return nil
 }
 
-// relayFrames writes the frames of a peer to the other one. It calls on before each of them.
-func relayFrames(to io.Writer, from io.Reader, on func(http2.FrameType)) {
-	var head [9]byte
+// relayFrames writes the frames of a peer to the other one. It calls on before each of them. If on
+// returns true, the frame and those behind it are written with the next GOAWAY.
+func relayFrames(to io.Writer, from io.Reader, on func(kind http2.FrameType, payload []byte) (more bool)) {
+	var frames []byte
+	holding := false
 	for {
+		var head [9]byte
 		if _, err := io.ReadFull(from, head[:]); err != nil {
 			return
 		}
-		frame := make([]byte, len(head)+int(head[0])<<16+int(head[1])<<8+int(head[2]))
-		copy(frame, head[:])
-		if _, err := io.ReadFull(from, frame[len(head):]); err != nil {
+		payload := make([]byte, int(head[0])<<16+int(head[1])<<8+int(head[2]))
+		if _, err := io.ReadFull(from, payload); err != nil {
 			return
 		}
-		on(http2.FrameType(head[3]))
-		if _, err := to.Write(frame); err != nil {
+		frames = append(append(frames, head[:]...), payload...)
+		if kind := http2.FrameType(head[3]); on(kind, payload) || holding && kind != http2.FrameGoAway {
+			holding = true
+			continue
+		}
+		holding = false
+		if _, err := to.Write(frames); err != nil {
 			return
 		}
+		frames = frames[:0]
 	}
 }
 

@@ -588,3 +588,145 @@ func TestBlockedInlineHandlersAreCounted(t *testing.T) {
 	_ = p.over()
 	p.isEmpty(&memory)
 }
+
+// A reply that waits for its client is counted with its request, and keeps nothing that belongs to
+// the handler.
+func TestHeldRepliesKeepNoRequest(t *testing.T) {
+	var memory counter
+	freed := make(chan bool, 1)
+	p := meet(t, Config{Reserve: memory.take, Release: memory.give, Handler: funcs{
+		func(*Stream) Plan { return Plan{Whole: 1 << 10, Inline: true} },
+		func(s *Stream) {
+			user := &canceling{body: make([]byte, 1<<20)}
+			runtime.AddCleanup(user, func(freed chan bool) { freed <- true }, freed)
+			s.User = user
+			s.OnFailure(user)
+			_ = s.Reply(okHeader, make([]byte, heldBody), okTrailer)
+		},
+	}})
+	p.greet()
+	p.send(p.begin(flagEndStream, "/", Field{Name: "long", Value: strings.Repeat("x", 10000)}))
+	p.awaitPong()
+	if n := memory.n.Load(); n < 2*10000 {
+		t.Errorf("%d bytes are reserved for a reply and its request", n)
+	}
+	for len(freed) == 0 {
+		runtime.GC()
+		runtime.Gosched()
+	}
+	_ = p.over()
+	if n := memory.n.Load(); n != 0 {
+		t.Errorf("%d bytes are reserved after the end", n)
+	}
+}
+
+// canceling is what a handler gives to OnFailure.
+type canceling struct{ body []byte }
+
+func (*canceling) Cancel() {}
+
+// Nothing with a status from 100 to 199 follows the header of a reply.
+func TestInformBehindTheHeader(t *testing.T) {
+	early := []Field{{Name: ":status", Value: "100"}}
+	p := meet(t, Config{Handler: funcs{serve: func(s *Stream) {
+		if err := s.Inform(early); err != nil {
+			t.Error(err)
+		}
+		_ = s.Header(okHeader)
+		if s.Inform(early) == nil || s.Header(okHeader) == nil {
+			t.Error("a second header is accepted")
+		}
+		_ = s.End(okTrailer)
+	}}})
+	p.greet()
+	p.send(p.begin(flagEndStream, "/"))
+	if _, fields := p.reply(p.id); strings.Join(fields, " ") != ":status=100 :status=200 content-type=application/grpc grpc-status=0" {
+		t.Error(fields)
+	}
+}
+
+// A body that was dropped unread does not end as one that was read.
+func TestDroppedBodiesAreNotWhole(t *testing.T) {
+	streams := make(chan *Stream, 1)
+	p := meet(t, Config{Handler: funcs{
+		func(*Stream) Plan { return Plan{Whole: 10} },
+		func(s *Stream) {
+			_ = s.Reply(okHeader, []byte("reply"), okTrailer)
+			streams <- s
+		},
+	}})
+	p.greet()
+	p.send(p.begin(0, "/"), raw(dataFrame, flagEndStream, p.id, "body"))
+	p.check(p.id, "reply")
+	s := <-streams
+	p.untilReturned()
+	if n, err := s.Read(make([]byte, 10)); n != 0 || err == nil || err == io.EOF { //nolint:errorlint // Read returns it bare
+		t.Errorf("Read returns %d, %v", n, err)
+	}
+}
+
+// Fields and methods with bytes that HTTP does not allow are malformed.
+func TestBytesOfFields(t *testing.T) {
+	p := meet(t, Config{})
+	p.greet()
+	for _, f := range []Field{{Name: "a", Value: "\x01"}, {Name: "a", Value: "b\x7f"}, {Name: "a", Value: "b\x1bc"}} {
+		p.send(p.begin(flagEndStream, "/inline", f))
+		if code := p.awaitReset(p.id); code != protocolError {
+			t.Errorf("%q: %d", f.Value, code)
+		}
+	}
+	for _, method := range []string{"GET POST", "G\tT", "P(ST"} {
+		p.id += 2
+		var block []byte
+		for _, f := range []Field{{Name: ":method", Value: method}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: "/inline"}} {
+			block = appendField(block, &p.encoder, &f)
+		}
+		p.send(raw(headersFrame, flagEndHeaders|flagEndStream, p.id, string(block)))
+		if code := p.awaitReset(p.id); code != protocolError {
+			t.Errorf("%q: %d", method, code)
+		}
+	}
+	p.send(p.begin(flagEndStream, "/inline", Field{Name: "a", Value: "b\tc\x80"}))
+	p.check(p.id, "")
+}
+
+// fullOnly is a connection that cannot close one half.
+type fullOnly struct{ net.Conn }
+
+// A drain loses no reply on a connection that cannot close one half, while its client still sends:
+// the connection is closed by the client, or later than lingerTime.
+func TestDrainsLinger(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	here, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	there, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPeer(t, Config{}, here, fullOnly{there})
+	p.greet()
+	p.awaitPong()
+	p.conn.Drain()
+	p.send(appendPing(nil, flagAck, drainPing), p.begin(flagEndStream, "/inline"))
+	p.awaitGoAway()
+	p.awaitGoAway()
+	p.awaitReset(p.id)
+	p.until(func(c *Conn) bool { return c.life.stage == shut })
+	p.send(p.begin(flagEndStream, "/inline")) // it is read
+	p.conn.Tick(int64(time.Second))
+	select {
+	case err := <-p.served:
+		t.Fatalf("the connection does not linger: %v", err)
+	default:
+	}
+	p.conn.Tick(int64(time.Second + lingerTime))
+	if err := <-p.served; err != nil {
+		t.Error(err)
+	}
+}

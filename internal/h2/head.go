@@ -85,7 +85,7 @@ func (l *listing) add(name, value string, m *meaning) bool {
 		case !pseudo && !validName(name):
 			l.malformed = "a field without a valid name"
 		case !validValue(value):
-			l.malformed = "a value with a line break, or with space around it"
+			l.malformed = "a value with a control character, or with space around it"
 		case m != nil:
 			m.valid = true
 		}
@@ -167,8 +167,10 @@ func (l *listing) finish() {
 		if l.seen != seenMethod|seenAuthority {
 			l.malformed = "CONNECT does not have :authority alone"
 		}
-	case l.seen&all != all || h.Path == "" || h.Method == "":
+	case l.seen&all != all || h.Path == "":
 		l.malformed = "a pseudo-field is missing"
+	case !validMethod(h.Method):
+		l.malformed = "a method that is not a token"
 	case h.Path[0] != '/' && !strings.Contains(h.Path, "://") && (h.Method != http.MethodOptions || h.Path != "*"): // some clients send a whole URL
 		l.malformed = "a path without a slash in front"
 	}
@@ -191,7 +193,22 @@ func validName(name string) bool {
 	return name != ""
 }
 
-// validValue checks a value (RFC 9113, section 8.2.1).
+// validValue checks a value (RFC 9113, section 8.2.1, and RFC 9110, section 5.5).
 func validValue(value string) bool {
-	return !strings.ContainsAny(value, "\r\n\x00") && strings.Trim(value, " \t") == value
+	for i := range len(value) {
+		if c := value[i]; c < ' ' && c != '\t' || c == 0x7f {
+			return false
+		}
+	}
+	return strings.Trim(value, " \t") == value
+}
+
+// validMethod checks :method, which is a token (RFC 9110, section 9.1).
+func validMethod(method string) bool {
+	for i := range len(method) {
+		if c := method[i]; !tokenBytes[c] && (c < 'A' || c > 'Z') {
+			return false
+		}
+	}
+	return method != ""
 }

@@ -119,7 +119,8 @@ func (l *lifetime) enter(s stage) {
 	}
 }
 
-// checkLocked shuts a connection that is leaving, when nothing is left to send.
+// checkLocked shuts a connection that is leaving, when nothing is left to send. A connection that
+// cannot close one half is closed by its client, which has GOAWAY, or by Tick.
 func (l *lifetime) checkLocked(c *Conn) {
 	if l.stage != leaving || l.over || c.send.flushing || len(c.send.out) > 0 || !l.failed && c.open.Load() > 0 {
 		return
@@ -129,7 +130,6 @@ func (l *lifetime) checkLocked(c *Conn) {
 	c.send.flushing = true // for ever
 	nc, ok := c.nc.(interface{ CloseWrite() error })
 	if !ok {
-		c.nc.Close()
 		return
 	}
 	c.ended.Go(func() { // TLS may have to wait for the client
@@ -155,7 +155,8 @@ func (c *Conn) Tick(now int64) {
 	c.ticks.Add(1)
 	c.mu.Lock()
 	l := &c.life
-	if l.now == 0 { // the first one
+	now = max(now, l.now) // calls that overlap may come in any order
+	if l.now == 0 {       // the first one
 		l.begun, l.since, l.heardAt, l.wroteAt, l.dataAt = now, now, now, now, now
 	}
 	l.now = now

@@ -9,18 +9,21 @@ import (
 	"slices"
 )
 
-// errNoMemory is the error of a reply for which Reserve has no memory.
-var errNoMemory = errors.New("no memory is left for a reply that the client does not take yet")
+// ErrNoMemory is the error of a reply for which Reserve has no memory.
+var ErrNoMemory = errors.New("no memory is left for a reply that the client does not take yet")
 
 // errReplied is the error of a reply that has ended before.
 var errReplied = errors.New("the reply has ended")
 
 // Reply sends the whole reply, and does not wait. The body is sent later, from a copy, if the
-// client does not take it yet. A reply without a body and a trailer is its header alone.
+// client does not take it yet. A reply without a body and a trailer is its header alone. If the
+// reply has to wait and Reserve has no memory for it, Reply resets the stream and returns
+// ErrNoMemory. Reply forgets what OnFailure was given.
 func (s *Stream) Reply(header []Field, body []byte, trailer []Field) error {
 	c := s.c
 	w := &c.send
 	c.mu.Lock()
+	s.failed = nil
 	if s.state == closed || s.ends {
 		err := s.noReplyLocked()
 		c.mu.Unlock()
@@ -40,13 +43,17 @@ func (s *Stream) Reply(header []Field, body []byte, trailer []Field) error {
 		c.mu.Unlock()
 		return errGone
 	}
-	if !c.cfg.Reserve(len(rest)) {
-		s.resetLocked(enhanceYourCalm, errNoMemory)
+	size := len(rest)
+	if !s.listed {
+		size += s.cost // Head has not been counted yet
+	}
+	if !c.cfg.Reserve(size) {
+		s.resetLocked(enhanceYourCalm, ErrNoMemory)
 		s.flushAndUnlock()
-		return errNoMemory
+		return ErrNoMemory
 	}
 	w.replies++
-	s.held, s.trailer = len(rest), slices.Clone(trailer)
+	s.held, s.trailer = size, slices.Clone(trailer)
 	c.listLocked(s)
 	w.holdLocked(s, slices.Clone(rest))
 	s.flushAndUnlock()
@@ -61,17 +68,22 @@ func (s *Stream) noReplyLocked() error {
 	return errReplied
 }
 
-// Header sends the header of the reply, with :status first. It does not wait. Headers with a status
-// from 100 to 199 may precede that of the reply.
-func (s *Stream) Header(fields []Field) error {
+// Header sends the header of the reply, with :status first. It does not wait.
+func (s *Stream) Header(fields []Field) error { return s.header(fields, true) }
+
+// Inform sends a header with a status from 100 to 199. It fails behind the header of the reply. It
+// may be called concurrently with the methods for the reply.
+func (s *Stream) Inform(fields []Field) error { return s.header(fields, false) }
+
+func (s *Stream) header(fields []Field, final bool) error {
 	s.c.mu.Lock()
-	if s.state == closed || s.ends {
+	if s.state == closed || s.ends || s.headed {
 		err := s.noReplyLocked()
 		s.c.mu.Unlock()
 		return err
 	}
 	s.c.send.appendHeadersLocked(s.id, fields, false)
-	s.headed = true
+	s.headed = final
 	s.flushAndUnlock()
 	return nil
 }

@@ -23,6 +23,7 @@ func (c *Conn) returned(s *Stream) {
 }
 
 func (c *Conn) returnedLocked(s *Stream) {
+	s.failed = nil
 	if s.state != closed && !s.ends {
 		s.resetLocked(internalError, errReplied)
 	}
@@ -33,7 +34,7 @@ func (c *Conn) returnedLocked(s *Stream) {
 		s.settleLocked()
 	default: // the reply waits for the client
 		s.dropBodyLocked()
-		s.Fields, s.trailers = nil, nil
+		s.Head, s.trailers, s.User = Head{Length: s.Length}, nil, nil
 	}
 }
 
@@ -65,7 +66,7 @@ func (rd *reader) run(s *Stream) (still bool) {
 	case s.listed || s.retained:
 		rd.spare = nil // the reply waits for the client, or a goroutine has the Stream
 	default:
-		s.User, s.failed = nil, nil // an idle connection holds nothing of the last request
+		s.User = nil // an idle connection holds nothing of the last request
 	}
 	c.returnedLocked(s)
 	c.mu.Unlock()

@@ -73,6 +73,7 @@ type Stream struct {
 	complete bool // the client has ended the request
 	body     []byte
 	read     int   // how many bytes of body the handler has read
+	lost     bool  // a part that the handler has not read was dropped
 	counted  int   // how many of the unread bytes Reserve has counted, so that no window stands for them
 	window   int   // how many bytes the client may send
 	back     int   // bytes that no WINDOW_UPDATE has given back
@@ -133,7 +134,7 @@ func (s *Stream) Read(p []byte) (int, error) {
 		err := s.err
 		switch {
 		case err != nil || len(p) == 0:
-		case s.complete:
+		case s.complete && !s.lost:
 			err = io.EOF
 		default:
 			err = errReplied // so the client was told to send no more
@@ -183,16 +184,14 @@ func (s *Stream) Done() <-chan struct{} {
 }
 
 // OnFailure makes the Conn call w.Cancel once, when it closes Done, or at once if Done is closed.
-// That may be when Serve has returned. Cancel is called with a lock held, so it must neither block
-// nor call the Conn.
+// The last w counts, until Reply is called or Serve returns; nil is for none. Cancel is called with
+// a lock held, so it must neither block nor call the Conn.
 func (s *Stream) OnFailure(w interface{ Cancel() }) {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
-	if s.err != nil {
+	if s.failed = w; s.err != nil && w != nil {
 		w.Cancel()
-		return
 	}
-	s.failed = w
 }
 
 // Err returns why the stream has ended before its reply, or nil.
@@ -331,6 +330,7 @@ func (s *Stream) dropBodyLocked() {
 	n := len(s.body) - s.read - s.counted
 	s.c.giveBackLocked(n)
 	s.giveBackLocked(n)
+	s.lost = s.lost || s.read < len(s.body) || !s.complete
 	s.body, s.read, s.counted = nil, 0, 0
 }
 

@@ -4,6 +4,7 @@ package http
 
 import (
 	"encoding/binary"
+	"errors"
 	std "net/http"
 	"strings"
 	"sync"
@@ -24,22 +25,39 @@ import (
 // one must arrive at the least pace, which an exchange sees to.
 const mostDirect = 64 << 10
 
-// A direct is a method that clients call by gRPC with a codec. The reader of a connection finds it
-// once for each path that its client repeats.
+// A direct is a method that clients call by gRPC with a content type. Its method is empty if an
+// exchange has to serve the calls.
 type direct struct {
 	method string
-	codec  yodel.Codec
+	media  *fieldUse
 	short  atomic.Bool // a call runs on the reader, because the last one was of a short method
+	next   *direct     // the same path with another content type
 }
 
-// mostPaths is how many paths and content types a connection remembers.
-const mostPaths = 1024
+// A pathUse has the methods that a path names. The reader of a connection finds it once for each
+// path that its client repeats.
+type pathUse struct{ first atomic.Pointer[direct] }
 
-// directs finds the methods of a connection. Only the reader uses it.
+// find returns the method for a content type, or nil if nobody has looked yet.
+func (u *pathUse) find(media *fieldUse) *direct {
+	m := u.first.Load()
+	for m != nil && m.media != media {
+		m = m.next
+	}
+	return m
+}
+
+// A connection remembers mostPaths paths of methods of the server, and mostMedia content types, of
+// at most mostName bytes each. So what it remembers takes less than 256 KiB.
+const mostPaths, mostMedia, mostName = 256, 16, 256
+
+// directs finds the methods of a connection.
 type directs struct {
 	of    *multiplexed
-	paths map[string]map[*fieldUse]*direct // nil entries are for methods that an exchange serves
-	media map[string]*fieldUse
+	media map[string]*fieldUse // only the reader uses it
+
+	mu    sync.Mutex
+	paths map[string]*pathUse
 }
 
 // A fieldUse is what a field of a request means to a call.
@@ -77,15 +95,15 @@ func (p *Protocol) takesDirect() bool {
 func (d *directs) meaning(name, value string) any {
 	switch name {
 	case ":path":
-		if byMedia := d.paths[value]; byMedia != nil {
-			return byMedia
-		}
-		if len(d.paths) >= mostPaths || !isPlainPath(value) {
+		if !isPlainPath(value) {
 			return nil
 		}
-		byMedia := make(map[*fieldUse]*direct)
-		d.paths[strings.Clone(value)] = byMedia
-		return byMedia
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if known := d.paths[value]; known != nil {
+			return known
+		}
+		return new(pathUse)
 	case "content-type":
 		return d.contentType(value)
 	case "grpc-timeout":
@@ -110,7 +128,7 @@ func isPlainPath(path string) bool {
 			return false
 		}
 	}
-	return strings.Count(path, "/") == 2 && path[0] == '/'
+	return len(path) <= mostName && strings.Count(path, "/") == 2 && path[0] == '/'
 }
 
 // contentType returns the meaning of a content type. That of gRPC has a codec of the server.
@@ -120,57 +138,80 @@ func (d *directs) contentType(value string) *fieldUse {
 	}
 	name := httpwire.ContentType(value)
 	subtype, ok := strings.CutPrefix(name, "application/grpc")
-	if !ok || subtype != "" && subtype[0] != '+' || len(d.media) >= mostPaths {
+	if !ok || subtype != "" && subtype[0] != '+' || len(value) > mostName || len(d.media) >= mostMedia {
 		return odd
 	}
 	codec := d.of.session.Codec(httpwire.Codec(strings.TrimPrefix(subtype, "+")))
 	if codec == nil {
 		return odd
 	}
-	as := &fieldUse{kind: useMedia, name: name, codec: codec}
+	as := &fieldUse{kind: useMedia, name: strings.Clone(name), codec: codec}
 	d.media[strings.Clone(value)] = as
 	return as
 }
 
-// find returns the method that a request calls, or nil if an exchange has to serve the request.
-func (d *directs) find(s *h2.Stream) *direct {
-	byMedia, ok := s.PathMeaning.(map[*fieldUse]*direct)
-	if !ok || s.Method != std.MethodPost {
-		return nil
+// find returns the path and the content type of a request, or nil if an exchange has to serve the
+// request because of its fields.
+func find(s *h2.Stream) (path *pathUse, media *fieldUse) {
+	path, ok := s.PathMeaning.(*pathUse)
+	if !ok || s.Method != std.MethodPost || s.Scheme != "http" && s.Scheme != "https" || strings.Contains(s.Authority, "@") {
+		return nil, nil
 	}
-	var media *fieldUse
-	agent := ""
 	for i := range s.Fields {
 		switch as, _ := s.Fields[i].Meaning.(*fieldUse); {
 		case as == nil || as.kind == useOdd || as.kind == useMedia && media != nil:
-			return nil
+			return nil, nil
 		case as.kind == useMedia:
 			media = as
-		case as.kind == useAgent:
-			agent = s.Fields[i].Value
 		}
 	}
-	if media == nil {
-		return nil
-	}
-	m, known := byMedia[media]
-	if !known {
-		d.of.know(agent)
-		m = d.look(s.Path[1:], media)
-		byMedia[media] = m
-	}
-	return m
+	return path, media
 }
 
-// look looks whether the server has a unary method of this name, which the codec carries.
-func (d *directs) look(name string, media *fieldUse) *direct {
+// An unknown is a path whose method nobody has looked for yet.
+type unknown struct {
+	path  *pathUse
+	media *fieldUse
+}
+
+// learn looks for the method of a path, for later requests. It runs on the goroutine of a request,
+// because it calls the codec.
+func (d *directs) learn(s *h2.Stream, u *unknown) {
+	for i := range s.Fields {
+		if s.Fields[i].Meaning == any(agent) {
+			d.of.know(s.Fields[i].Value)
+		}
+	}
+	m := &direct{media: u.media}
+	if name := s.Path[1:]; d.takes(name, u.media) {
+		m.method = strings.Clone(name)
+	}
+	for {
+		first := u.path.first.Load()
+		if u.path.find(u.media) != nil {
+			return // another request was faster
+		}
+		if m.next = first; u.path.first.CompareAndSwap(first, m) {
+			break
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if m.method != "" && len(d.paths) < mostPaths && d.paths[s.Path] == nil {
+		d.paths[strings.Clone(s.Path)] = u.path
+	}
+}
+
+// takes reports whether the server has a unary method of this name, which the codec carries.
+func (d *directs) takes(name string, media *fieldUse) (ok bool) {
 	v := d.of.session.Begin(name, media.codec, nil)
 	defer v.End()
-	x := &exchange{router: &d.of.router, v: v}
-	if v.Kind() != "unary" || x.unfit(media.codec, media.codec.Name(), "gRPC", media.name) != nil {
-		return nil
+	if v.Kind() != "unary" {
+		return false
 	}
-	return &direct{method: strings.Clone(name), codec: media.codec}
+	x := &exchange{router: &d.of.router, v: v}
+	guarded(d.of.session, func() { ok = x.unfit(media.codec, media.codec.Name(), "gRPC", media.name) == nil })
+	return ok
 }
 
 // Head implements h2.Handler.
@@ -178,21 +219,48 @@ func (c *multiplexed) Head(s *h2.Stream) h2.Plan {
 	if !c.direct {
 		return h2.Plan{}
 	}
-	m := c.methods.find(s)
-	if m == nil {
+	path, media := find(s)
+	if media == nil {
 		return h2.Plan{}
 	}
-	s.User = m
-	return h2.Plan{Whole: mostDirect, Inline: m.short.Load()}
+	switch m := path.find(media); {
+	case m == nil:
+		s.User = &unknown{path, media}
+		return h2.Plan{}
+	case m.method == "":
+		return h2.Plan{}
+	default:
+		s.User = m
+		return h2.Plan{Whole: mostDirect, Inline: m.short.Load()}
+	}
 }
 
 // Serve implements h2.Handler.
 func (c *multiplexed) Serve(s *h2.Stream) {
-	if m, _ := s.User.(*direct); m == nil || !c.serveDirect(s, m) {
-		s.HandOver()
-		c.requests.Serve(s)
+	defer c.rescue(s)
+	switch as := s.User.(type) {
+	case *direct:
+		if c.serveDirect(s, as) {
+			return
+		}
+	case *unknown:
+		c.methods.learn(s, as)
+	}
+	s.HandOver()
+	c.requests.Serve(s)
+}
+
+// rescue ends a request whose own goroutine has panicked outside of its handler, and keeps the
+// process.
+func (c *multiplexed) rescue(s *h2.Stream) {
+	if value := recover(); value != nil {
+		defer s.Reset(internalError)
+		c.logPanic(value)
 	}
 }
+
+// internalError is an error code of HTTP/2 (RFC 9113, section 7).
+const internalError = 2
 
 // serveDirect serves a call. It returns false, and has done nothing, if an exchange has to serve
 // it.
@@ -232,7 +300,7 @@ func (c *multiplexed) serveDirect(s *h2.Stream, m *direct) bool {
 	}
 	caller := metadata["user-agent"]
 	c.know(caller)
-	v := c.session.Begin(m.method, m.codec, nil)
+	v := c.session.Begin(m.method, media.codec, nil)
 	defer v.End()
 	if v.Kind() != "unary" { // it was registered anew
 		return false
@@ -241,11 +309,12 @@ func (c *multiplexed) serveDirect(s *h2.Stream, m *direct) bool {
 	call := v.Call()
 	call.Metadata, call.Trace, call.Deadline = metadata, metadata["traceparent"], deadline
 	inline := m.short.Load()
+	s.OnFailure(v) // Admit may wait
 	e := v.Admit(len(body), !inline)
 	if e != nil && inline { // an exchange can wait for room
+		s.OnFailure(nil)
 		return false
 	}
-	s.OnFailure(v)
 	d := directCall{c, v, s, media.name}
 	if e != nil {
 		d.end(e)
@@ -312,7 +381,14 @@ func (d *directCall) reply(body []byte) {
 	if call := d.v.Call(); len(call.Header()) > 0 || len(call.Trailer) > 0 {
 		header, trailer = d.fields(nil)
 	}
-	_ = d.stream.Reply(header, body, trailer) // if it fails, the client has gone
+	d.send(header, body, trailer)
+}
+
+// send sends a reply. If it has no memory, the client gets a reset, and the call has failed.
+func (d *directCall) send(header []h2.Field, body []byte, trailer []h2.Field) {
+	if err := d.stream.Reply(header, body, trailer); errors.Is(err, h2.ErrNoMemory) { // otherwise the client has gone
+		_ = d.v.Fail(err) // nobody is there to hear of it
+	}
 }
 
 // fields returns the header and the trailer of the response.
@@ -331,5 +407,5 @@ func (d *directCall) end(e *yodel.Error) {
 	if len(d.v.Call().Header()) == 0 {
 		header, trailer = append(header, trailer...), nil
 	}
-	_ = d.stream.Reply(header, nil, trailer) // if it fails, the client has gone
+	d.send(header, nil, trailer)
 }

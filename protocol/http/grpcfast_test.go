@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"io"
 	std "net/http"
+	"reflect"
 	"regexp"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -198,6 +200,96 @@ func TestDirectCallsThatBlock(t *testing.T) {
 		t.Error("the context ends without a cause")
 	}
 	all.Wait()
+}
+
+// A connection remembers no paths and content types that its client invents.
+func TestWhatAClientInventsIsForgotten(t *testing.T) {
+	s := newSite(t, nil, yodel.ServerOptions{})
+	c := dialHTTP2(t, s.addr)
+	const calls, size = 500, 5 << 10
+	request := func(path, media string) {
+		c.request(c.next, openedRequest{path: path, media: media, body: envelopeOf("{}"), whole: true})
+		c.next += 2
+		c.awaitPong()
+	}
+	request("/Test/Echo", "application/grpc+json")
+	before := liveHeap()
+	for i := range calls {
+		request(fmt.Sprintf("/Test/%d%s", i, strings.Repeat("x", size)), "application/grpc+json")
+		request("/Test/Echo", fmt.Sprintf("application/grpc+json; a=%d%s", i, strings.Repeat("x", size)))
+	}
+	c.awaitPong()
+	if grown := liveHeap() - before; grown > calls*size/4 {
+		t.Errorf("%d calls leave %d KiB", 2*calls, grown>>10)
+	}
+	runtime.KeepAlive(c)
+}
+
+// A direct call that waits for room ends when its client resets it. So resets do not use up the
+// requests that a connection may have.
+func TestDirectCallsThatWaitForRoomAreCanceled(t *testing.T) {
+	const refused = 7 // REFUSED_STREAM
+	s := newSite(t, nil, yodel.ServerOptions{MaxOpen: 1, Limits: yodel.Limits{MaxOpen: 4}})
+	c := dialHTTP2(t, s.addr)
+	open := func(path string) (id uint32, code byte) {
+		id = c.next
+		c.next += 2
+		c.request(id, openedRequest{path: path, media: "application/grpc+json", body: envelopeOf("{}"), whole: true})
+		return id, c.awaitPong()[id]
+	}
+	open("/Test/Echo") // the connection learns the method
+	open("/Test/Long")
+	receive(t, s.began)
+	for range 20 {
+		eventually(t, "a request is accepted", func() bool {
+			id, code := open("/Test/Echo")
+			c.frame(3, 0, id, "\x00\x00\x00\x08") // CANCEL
+			return code != refused
+		})
+	}
+	close(s.free)
+}
+
+// unruly is a codec whose CheckType calls what a test gives it.
+type unruly struct {
+	yodel.Codec
+	check *atomic.Pointer[func()]
+}
+
+func (unruly) Name() string { return "unruly" }
+
+func (c unruly) CheckType(reflect.Type) error {
+	if check := c.check.Load(); check != nil {
+		(*check)()
+	}
+	return nil
+}
+
+// A codec that panics costs its own calls and nothing else.
+func TestTheCodecOfADirectCallIsUserCode(t *testing.T) {
+	for name, check := range map[string]func(){
+		"panics": func() { panic("oh no") },
+		"exits":  runtime.Goexit,
+	} {
+		t.Run(name, func(t *testing.T) {
+			codec := unruly{yodel.JSON, new(atomic.Pointer[func()])}
+			s, c := newSite(t, nil, yodel.ServerOptions{Codecs: []yodel.Codec{codec}}), client(t, true)
+			codec.check.Store(&check)
+			for range 3 {
+				response, err := s.try(t.Context(), c, "POST", "/Test/Echo", strings.NewReader(envelopeOf("{}")), "Content-Type", "application/grpc+unruly")
+				if err == nil {
+					_, err = io.Copy(io.Discard, response.Body)
+					_ = response.Body.Close() // it was read
+					if err == nil && response.Header.Get("Grpc-Status") != "13" && response.Trailer.Get("Grpc-Status") != "13" {
+						t.Errorf("got %v and %v", response.Header, response.Trailer)
+					}
+				}
+				if got := s.gRPC(c, gRPCRequest{"/Test/Echo", envelopeOf("{}"), nil}); !strings.Contains(got, "Grpc-Status:[0]") {
+					t.Error(got)
+				}
+			}
+		})
+	}
 }
 
 // BenchmarkDirect makes unary calls of gRPC on one connection, many at once, with a client that

@@ -67,7 +67,7 @@ func (p *Protocol) serveHTTP2(ctx context.Context, s *yodel.Session, conn net.Co
 		Handler: c, Context: context.WithValue(ctx, std.ServerContextKey, &p.server), Remote: conn.RemoteAddr().String(), TLS: s.Peer.TLS(),
 		Drain: func() { c.conn.Drain() }, Panicked: c.logPanic,
 	}
-	c.methods = directs{c, make(map[string]map[*fieldUse]*direct), make(map[string]*fieldUse)}
+	c.methods.of, c.methods.media, c.methods.paths = c, make(map[string]*fieldUse), make(map[string]*pathUse)
 	config := h2.Config{
 		Handler: c, Watch: p.watch, Reserve: s.Reserve, Release: s.Release,
 		MaxStreams:    min(limits.MaxOpen, maxStreams),
@@ -122,10 +122,14 @@ func (c *multiplexed) know(agent string) {
 	})
 }
 
-// logPanic logs a panic of Options.Handler.
+// logPanic logs a panic of Options.Handler. The goroutine that has panicked calls it. The logger is
+// code of users.
 func (c *multiplexed) logPanic(value any) {
-	what := fmt.Sprintf("panic serving %v: %v\n%s", c.session.Peer.Addr, value, debug.Stack())
-	cmp.Or(c.protocol.opts.Logger, slog.Default()).Error("yodel: a handler of HTTP requests panicked", "what", what)
+	stack := debug.Stack()
+	guarded(c.session, func() {
+		what := fmt.Sprintf("panic serving %v: %v\n%s", c.session.Peer.Addr, value, stack)
+		cmp.Or(c.protocol.opts.Logger, slog.Default()).Error("yodel: a handler of HTTP requests panicked", "what", what)
+	})
 }
 
 // A clock calls Tick of the connections of HTTP/2, while there are any.

@@ -79,7 +79,11 @@ func (c *rawHTTP2) request(id uint32, r openedRequest) {
 		if i%2 == 0 {
 			block.WriteByte(0) // a literal
 		}
-		block.WriteByte(byte(len(text)))
+		if len(text) < 127 {
+			block.WriteByte(byte(len(text)))
+		} else {
+			block.Write(binary.AppendUvarint([]byte{127}, uint64(len(text)-127)))
+		}
 		block.WriteString(text)
 	}
 	flags := byte(endHeaders)
@@ -96,21 +100,28 @@ func (c *rawHTTP2) request(id uint32, r openedRequest) {
 	}
 }
 
-// awaitPong waits until the server has handled all frames.
-func (c *rawHTTP2) awaitPong() {
+// awaitPong waits until the server has handled all frames. It returns the streams that the server
+// has reset meanwhile, with their error codes.
+func (c *rawHTTP2) awaitPong() (resets map[uint32]byte) {
 	c.t.Helper()
 	c.frame(6, 0, 0, "a ping. ")
 	if !c.flush() {
 		c.t.Fatal("the connection has ended")
 	}
+	resets = make(map[uint32]byte)
 	var head [9]byte
 	for head[3] != 6 || head[4] != 1 {
 		if _, err := io.ReadFull(c.conn, head[:]); err != nil {
 			c.t.Fatalf("waiting for the answer to a ping: %v", err)
 		}
-		_, err := io.CopyN(io.Discard, c.conn, int64(head[0])<<16|int64(head[1])<<8|int64(head[2]))
+		payload := make([]byte, int(head[0])<<16|int(head[1])<<8|int(head[2]))
+		_, err := io.ReadFull(c.conn, payload)
 		must(c.t, err)
+		if head[3] == 3 {
+			resets[binary.BigEndian.Uint32(head[5:])] = payload[3]
+		}
 	}
+	return resets
 }
 
 // envelope returns a message of gRPC or Connect.

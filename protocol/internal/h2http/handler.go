@@ -74,6 +74,7 @@ func (h *Handler) Serve(s *h2.Stream) {
 	}
 	returned := false
 	defer func() {
+		_ = w.body.Close() // it never fails
 		if r.MultipartForm != nil {
 			_ = r.MultipartForm.RemoveAll() // as net/http
 		}

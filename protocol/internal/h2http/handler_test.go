@@ -466,3 +466,31 @@ func TestConnectionClose(t *testing.T) {
 		}
 	})
 }
+
+// What a handler leaves behind can neither read the rest of the request nor write.
+func TestNothingAfterTheHandler(t *testing.T) {
+	type left struct {
+		w http.ResponseWriter
+		r *http.Request
+	}
+	kept := make(chan left, 1)
+	s := engines[1].open(t, func(w http.ResponseWriter, r *http.Request) { kept <- left{w, r} })
+	response, err := s.Do(s.request(t.Context(), t, strings.NewReader("x")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	l := <-kept
+	if n, err := l.r.Body.Read(make([]byte, 1)); n > 0 || err == nil || errors.Is(err, io.EOF) {
+		t.Errorf("Read returns %d, %v", n, err)
+	}
+	if _, err := l.w.Write([]byte("x")); err == nil {
+		t.Error("Write succeeds")
+	}
+	if _, err := io.WriteString(l.w, "x"); err == nil {
+		t.Error("WriteString succeeds")
+	}
+	if http.NewResponseController(l.w).Flush() == nil {
+		t.Error("Flush succeeds")
+	}
+}

@@ -43,6 +43,7 @@ func (h *Handler) request(w *response) *http.Request {
 	r.Trailer = announced(header)
 	w.head = s.Method == http.MethodHead
 	b := &body{stream: s, to: w, trailer: r.Trailer, asks: takeContinue(header)}
+	w.body = b
 	if r.Body = b; s.Whole() && len(s.Body()) == 0 && s.Trailers() == nil {
 		r.Body = http.NoBody
 	} else {

@@ -29,6 +29,7 @@ type response struct {
 	stream  *h2.Stream
 	ctx     context.Context //nolint:containedctx // of the request
 	head    bool            // the request has the method HEAD
+	body    *body           // of the request
 	header  http.Header
 	wrote   bool       // WriteHeader was called
 	sent    bool       // the header was sent
@@ -43,6 +44,7 @@ type response struct {
 	chunk   *[chunkSize]byte // nil if nothing waits
 	n       int              // how much of chunk waits
 	trailer []string         // the canonical names of the trailer's fields
+	over    bool             // the handler has returned
 }
 
 // Header implements http.ResponseWriter.
@@ -62,7 +64,7 @@ func (w *response) WriteHeader(code int) {
 		panic(fmt.Sprintf("invalid WriteHeader code %v", code)) // as net/http
 	case code < 200:
 		fields, _ := w.take(code)
-		_ = w.stream.Header(fields) // if it fails, so do later writes
+		_ = w.stream.Inform(fields) // if it fails, so do later writes
 		return
 	}
 	w.wrote, w.status = true, code
@@ -124,9 +126,7 @@ func (w *response) announce(name string) {
 
 // goOn answers "Expect: 100-continue".
 func (w *response) goOn() {
-	if !w.sent {
-		_ = w.stream.Header([]h2.Field{{Name: ":status", Value: "100"}}) // if it fails, so does Read
-	}
+	_ = w.stream.Inform([]h2.Field{{Name: ":status", Value: "100"}}) // if it fails, the client knows more already
 }
 
 // hasBody reports whether a response with the status may have a body.
@@ -169,8 +169,13 @@ func (w *response) WriteString(s string) (int, error) {
 	return len(s), nil
 }
 
+var errOver = errors.New("h2http: a write after the handler has returned")
+
 // begin counts n bytes that the handler writes.
 func (w *response) begin(n int) error {
+	if w.over {
+		return errOver
+	}
 	if !w.wrote {
 		w.WriteHeader(http.StatusOK)
 	}
@@ -257,6 +262,7 @@ func (w *response) finish() {
 		w.WriteHeader(http.StatusOK)
 	}
 	p := w.waiting()
+	w.over = true
 	defer w.free()
 	trailer := w.trailers()
 	switch {
@@ -300,6 +306,9 @@ func (w *response) Flush() { _ = w.FlushError() }
 
 // FlushError sends what waits, and the header if there is nothing else.
 func (w *response) FlushError() error {
+	if w.over {
+		return errOver
+	}
 	if !w.wrote {
 		w.WriteHeader(http.StatusOK)
 	}
