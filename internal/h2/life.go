@@ -166,6 +166,7 @@ func (c *Conn) Tick(now int64) {
 		return
 	}
 	c.workers.trimLocked(false)
+	c.send.trimLocked()
 	end := c.lateLocked(now)
 	c.bodiesLocked(now)
 	c.lateRepliesLocked()

@@ -21,6 +21,7 @@ type sending struct {
 	yielding   bool      // a goroutine is about to flush
 	rest       []byte    // what the socket has not taken of a write; the goroutine of writeRest has it
 	written    uint64    // how many writes have got something through
+	before     uint64    // written at the last Tick
 	waiting    bool      // the reader waits for space
 	space      sync.Cond // that out has become shorter, or that the connection has ended
 
@@ -176,6 +177,14 @@ func (c *Conn) writeFailedAndUnlock(err error) {
 	c.endLocked(err)
 	c.mu.Unlock()
 	c.nc.Close()
+}
+
+// trimLocked drops the buffers of a connection that has written nothing since the last Tick.
+func (w *sending) trimLocked() {
+	if w.before == w.written && !w.flushing && len(w.out) == 0 {
+		w.dropLocked()
+	}
+	w.before = w.written
 }
 
 // dropLocked drops output that cannot be written any more.

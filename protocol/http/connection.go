@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"io"
 	"log"
 	"log/slog"
 	"net"
@@ -32,15 +31,12 @@ type connection struct {
 	taken    atomic.Bool   // Accept has returned conn
 	begun    chan struct{} // closed when net/http, which knows conn then, has its first bytes
 	begin    sync.Once     // closes begun
-	http2    bool          // those bytes begin with "PRI"; set before begun is closed
 	refuse   chan struct{} // closed when Accept must return
 	refusing sync.Once     // closes refuse
 	closed   chan struct{} // closed when net/http has closed the connection, or the code that hijacked it
 	closing  sync.Once     // closes closed
 	hijacked atomic.Bool   // Options.Handler owns the connection
-	flooded  atomic.Bool   // the client has reset too many requests: see resets
 	watches  watches       // calls of the health protocol
-	lingered sync.Once     // linger was called
 	draining atomic.Bool   // Close does nothing, because http.Server calls it for connections without requests
 
 	occupying sync.Mutex
@@ -54,54 +50,20 @@ type connection struct {
 	over     bool         // Read and Write fail; guarded by using
 }
 
-// forever is the time of deadlines that end nothing. Net/http keeps nothing of a stream of HTTP/2
-// that the client resets if the deadlines of the stream were set from its beginning: it stops their
-// timers then, and never starts a stopped timer again. For a deadline that is set later it makes a
-// timer, and if the client has reset the stream before that, the timer keeps the stream in memory
-// until it fires. The idle timer of a connection would be as long as ReadTimeout, and net/http
-// starts it again when a connection ends with open streams, so there is none.
-const forever = 100 * 365 * 24 * time.Hour
-
-// lingerTime is how long a client of HTTP/2 may take to close its half of a connection that drains.
-const lingerTime = time.Second
-
-// maxStreams is the largest number of requests that an HTTP/2 client may have open on a connection.
-const maxStreams = 1024
-
-// The bytes of a request that nobody reads, because its handler does not or because it waits for
-// memory, fill the window of its stream and as much of the window of the connection. No request of
-// the connection proceeds while that window is full. By default net/http makes both windows 1 MiB,
-// so one such request fills both. With these windows it takes 31 requests. No budget counts unread
-// bytes, so the window of the connection is small.
-const (
-	connWindow   = 4<<20 - streamWindow // net/http documents that it is less than 4 MiB
-	streamWindow = 128 << 10
-)
-
 func newConnection(ctx context.Context, p *Protocol, s *yodel.Session, conn net.Conn) *connection {
-	c := &connection{router: router{protocol: p, session: s, own: true}, conn: conn, tls: s.Peer.TLS(), begun: make(chan struct{}), closed: make(chan struct{}), refuse: make(chan struct{})}
+	c := &connection{router: router{protocol: p, session: s}, conn: conn, tls: s.Peer.TLS(), begun: make(chan struct{}), closed: make(chan struct{}), refuse: make(chan struct{})}
 	limits := s.Limits()
 	var protocols std.Protocols
 	protocols.SetHTTP1(true)
-	protocols.SetUnencryptedHTTP2(true) // with TLS too: net/http does not see it, so it looks at the first bytes
 	c.server = std.Server{
 		Handler:           c,
 		Protocols:         &protocols,
 		ReadHeaderTimeout: limits.Handshake,
-		ReadTimeout:       forever, // see forever
-		WriteTimeout:      forever,
-		IdleTimeout:       -1,                         // none: see forever
+		IdleTimeout:       -1,                         // none: the session has one
 		MaxHeaderBytes:    limits.MaxMetadata + 8<<10, // and the headers of HTTP itself
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ConnState:         func(_ net.Conn, state std.ConnState) { c.state(ctx, state) },
 		ErrorLog:          log.New(errorLog{p.opts.Logger}, "", 0),
-		HTTP2: &std.HTTP2Config{
-			MaxConcurrentStreams:          min(limits.MaxOpen, maxStreams),
-			MaxReceiveBufferPerConnection: connWindow,
-			MaxReceiveBufferPerStream:     streamWindow,
-			SendPingTimeout:               limits.KeepAlive,
-			PingTimeout:                   max(limits.KeepAlive, time.Second),
-		},
 	}
 	return c
 }
@@ -137,58 +99,26 @@ func (c *connection) serve() error {
 	c.using.Lock() // conn is closed, so that nothing holds it for long
 	c.over = true
 	c.using.Unlock()
-	if c.flooded.Load() {
-		return errFlooded
-	}
 	return nil
 }
 
-// drain tells the client that the connection will be closed: with GOAWAY in HTTP/2, and in HTTP/1
-// with the next reply. The session ends the connection when no request is open any more. After
-// Shutdown, net/http would drop the next request of HTTP/1 instead of answering it.
+// drain tells the client with the next reply that the connection will be closed. The session ends
+// the connection when no request is open any more. Shutdown would make net/http drop the next
+// request instead of answering it.
 func (c *connection) drain() {
 	c.draining.Store(true)
 	defer c.draining.Store(false)
-	if !c.http2 {
-		c.server.SetKeepAlivesEnabled(false)
-		return
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()                   // Shutdown must not wait
-	_ = c.server.Shutdown(ctx) // it returns the error of ctx
+	c.server.SetKeepAlivesEnabled(false)
 }
 
-// sayClose makes a response of HTTP/1 say that the connection ends if the session drains. The
-// goroutine that calls drain may not have done so yet.
+// sayClose makes a response say that the connection ends if the session drains. The goroutine that
+// calls drain may not have done so yet.
 func (c *connection) sayClose() {
 	select {
 	case <-c.session.Draining():
 		c.server.SetKeepAlivesEnabled(false)
 	default:
 	}
-}
-
-// linger closes the sending half of a connection of HTTP/2 that drains, and reads until the client
-// has closed the other half. A client writes requests until it has read GOAWAY. The system would
-// answer unread ones with a reset, which can hide GOAWAY from the client, and with it that they
-// were not processed.
-func (c *connection) linger() {
-	select {
-	case <-c.begun:
-	default:
-		return
-	}
-	select {
-	case <-c.session.Draining():
-	default:
-		return
-	}
-	half, ok := c.session.Conn.(interface{ CloseWrite() error })
-	if !c.http2 || !ok || half.CloseWrite() != nil {
-		return
-	}
-	_ = c.session.Conn.SetReadDeadline(time.Now().Add(lingerTime)) // a connection that has no deadlines has no CloseWrite
-	_, _ = io.Copy(io.Discard, c.session.Conn)                     // the connection ends in any case
 }
 
 // state is called by net/http.
@@ -267,15 +197,7 @@ func (c *connection) ServeHTTP(w std.ResponseWriter, r *std.Request) {
 		r.TLS = c.tls
 	}
 	c.route(w, r)
-	if r.ProtoMajor < 2 {
-		c.sayClose()
-		return
-	}
-	if r.Context().Err() == nil {
-		c.resets.replied()
-	} else if c.resets.add(time.Now()) && !c.flooded.Swap(true) {
-		_ = c.conn.Close() // serve has the reason
-	}
+	c.sayClose()
 }
 
 // Accept implements net.Listener. It returns the connection of the session, and then waits until
@@ -318,7 +240,6 @@ func (c *closer) Read(b []byte) (int, error) {
 	}
 	n, err := c.conn.Read(b)
 	c.begin.Do(func() { // there are more bytes than three, or Match would not know the protocol
-		c.http2 = bytes.HasPrefix(b[:n], []byte("PRI"))
 		close(c.begun)
 	})
 	return n, err
@@ -328,7 +249,7 @@ func (c *closer) Read(b []byte) (int, error) {
 func (c *closer) Write(b []byte) (int, error) {
 	c.using.RLock()
 	defer c.using.RUnlock()
-	if c.over || c.flooded.Load() {
+	if c.over {
 		return 0, net.ErrClosed
 	}
 	return c.conn.Write(b)
@@ -342,7 +263,6 @@ func (c *closer) Close() error {
 	if c.hijacked.Load() {
 		(*connection)(c).end()
 	}
-	c.lingered.Do((*connection)(c).linger)
 	return c.conn.Close()
 }
 

@@ -93,7 +93,6 @@ func (st *events) Send(ctx context.Context, body []byte, _ bool) error {
 	if err != nil {
 		return ended(ctx, err)
 	}
-	st.router.resets.replied()
 	return nil
 }
 

@@ -177,11 +177,13 @@ type unknown struct {
 // learn looks for the method of a path, for later requests. It runs on the goroutine of a request,
 // because it calls the codec.
 func (d *directs) learn(s *h2.Stream, u *unknown) {
+	caller := ""
 	for i := range s.Fields {
 		if s.Fields[i].Meaning == any(agent) {
-			d.of.know(s.Fields[i].Value)
+			caller = s.Fields[i].Value
 		}
 	}
+	d.of.know(caller) // also if it is empty: Begin reads it
 	m := &direct{media: u.media}
 	if name := s.Path[1:]; d.takes(name, u.media) {
 		m.method = strings.Clone(name)

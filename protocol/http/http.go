@@ -182,7 +182,7 @@ func isToken(c byte) bool {
 func (p *Protocol) Serve(ctx context.Context, s *yodel.Session) error {
 	s.HideErrors = !p.opts.ExposeErrors
 	conn := s.AsConn()
-	if taken, ok := conn.(takeable); ok && ownHTTP2 && bytes.HasPrefix(taken.First(), []byte("PRI ")) {
+	if taken, ok := conn.(takeable); ok && bytes.HasPrefix(taken.First(), []byte("PRI ")) {
 		return p.serveHTTP2(ctx, s, conn, taken)
 	}
 	return newConnection(ctx, p, s, conn).serve() //nolint:contextcheck // the context of a call is that of its session
@@ -192,8 +192,6 @@ func (p *Protocol) Serve(ctx context.Context, s *yodel.Session) error {
 type router struct {
 	protocol *Protocol
 	session  *yodel.Session
-	own      bool // the http.Server is that of a connection of this package, which serves HTTP/1
-	resets   resets
 }
 
 // route serves one request.

@@ -46,6 +46,18 @@ type multiplexed struct {
 	begun    chan struct{} // closed when conn is set
 }
 
+// maxStreams is the largest number of requests that a client may have open on a connection.
+const maxStreams = 1024
+
+// The bytes of a request that nobody reads, because its handler does not or because it waits for
+// memory, fill the window of its stream and as much of the window of the connection. No request of
+// the connection proceeds while that window is full. With these windows it takes 31 requests. No
+// budget counts unread bytes, so the window of the connection is small.
+const (
+	connWindow   = 4<<20 - streamWindow
+	streamWindow = 128 << 10
+)
+
 // mostUnsent is how many bytes may wait for a client to read them. Replies beyond it wait in the
 // memory of their calls.
 const mostUnsent = 256 << 10

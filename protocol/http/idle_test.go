@@ -10,15 +10,11 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
-	"github.com/yodel-rpc/yodel/protocol/http"
 )
 
 // A connection of HTTP/2 that is idle after calls takes little memory, with its client's end, which
 // is in the same process.
 func TestIdleConnectionsTakeLittleMemory(t *testing.T) {
-	if !http.OwnHTTP2 {
-		t.Skip("net/http keeps 55 KB for each connection: build with the tag yodel_h2")
-	}
 	const many, most, tick = 300, 32 << 10, time.Second
 	s := newSite(t, nil, yodel.ServerOptions{})
 	used := func() int {

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
-	"github.com/yodel-rpc/yodel/protocol/http"
 	"github.com/yodel-rpc/yodel/protocol/internal/testserve"
 )
 
@@ -230,7 +229,7 @@ func TestResetRequestsAreForgotten(t *testing.T) {
 						for n := range requests {
 							r := test.requests[n%len(test.requests)]
 							r.path = paths[n/len(test.requests)%len(paths)]
-							if c.reset(r); n%500 == 499 { // so many at once that net/http handles many resets first
+							if c.reset(r); n%500 == 499 { // so many at once that the server reads many resets first
 								c.flush()
 							}
 						}
@@ -240,10 +239,12 @@ func TestResetRequestsAreForgotten(t *testing.T) {
 				for _, c := range clients {
 					c.awaitPong()
 				}
+				// The runtime keeps 440 bytes of each goroutine that has ended, and 1,281 handlers of a
+				// connection may run at once.
 				left := int64(0)
 				eventually(t, "the requests are forgotten", func() bool {
 					left = liveHeap() - before
-					return left < int64(conns)*500_000
+					return left < int64(conns)*1_000_000
 				})
 				t.Logf("%d KiB are left of each connection", left>>10/int64(conns))
 			})
@@ -287,10 +288,7 @@ func TestManyResetsInARowEndTheConnection(t *testing.T) {
 			}
 			if test.ends {
 				receive(t, ended)
-				reason := "resets too many streams"
-				if !http.OwnHTTP2 {
-					reason = "has reset 5000 requests"
-				}
+				const reason = "resets too many streams"
 				eventually(t, "the log has the reason", func() bool { return strings.Contains(log.String(), reason) })
 				if n := strings.Count(log.String(), reason); n != 1 {
 					t.Errorf("the log has %d lines about it:\n%s", n, log.String())

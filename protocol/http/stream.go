@@ -90,7 +90,7 @@ func (x *exchange) until(ctx context.Context, set func(time.Time) error) (releas
 	return func() {
 		if !stop() {
 			<-done
-			_ = set(x.never()) // as above
+			_ = set(time.Time{}) // as above
 		}
 	}
 }
@@ -171,7 +171,6 @@ func (st *stream) Send(ctx context.Context, body []byte, compressed bool) error 
 	if err != nil {
 		return ended(ctx, err)
 	}
-	st.router.resets.replied()
 	return nil
 }
 
