@@ -94,3 +94,14 @@ func (a *Attempts) Pin() { a.stays = true }
 
 // pinned reports whether the endpoint is fixed, by the user or by Attempts.Pin.
 func (c *Call) pinned() bool { return c.Endpoint != nil && (c.Endpoint != c.picked || c.stays) }
+
+// demand dials the endpoint in the background, because the balancer of call would choose it.
+func (ep *Endpoint) demand(call *Call) {
+	if call.demands < maxDemands && ep.core.Demand() {
+		call.demands++
+	}
+}
+
+// maxDemands is how many endpoints the client starts to dial in the background because of a single
+// pick.
+const maxDemands = 2

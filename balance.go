@@ -11,17 +11,6 @@ import (
 	"github.com/yodel-rpc/yodel/internal/reason"
 )
 
-// demand dials the endpoint in the background, because the balancer of call would choose it.
-func (ep *Endpoint) demand(call *Call) {
-	if call.demands < maxDemands && ep.core.Demand() {
-		call.demands++
-	}
-}
-
-// maxDemands is how many endpoints the client starts to dial in the background because of a single
-// pick.
-const maxDemands = 2
-
 // balance returns the handler between middleware and endpoint middleware. The handler picks the
 // endpoint. It sends a call that was certainly not executed to another endpoint, because that is
 // always safe.

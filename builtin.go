@@ -28,11 +28,6 @@ var JSON Codec = jsoncodec.New()
 // together share an allocation of 2 KiB, which remains in memory while any of them is in use.
 var Raw Codec = rawcodec.Codec[View]{}
 
-// A View is a message of the Raw codec that a handler only reads. As the argument of a unary method
-// it is not copied: it is valid until the handler returns, and must not be changed. The handler may
-// return it as its reply. In all other places a View behaves like a []byte.
-type View []byte
-
 // TCP is the default transport of clients and servers. Addresses are host:port.
 var TCP Transport = tcp{}
 

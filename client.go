@@ -3,25 +3,16 @@
 package yodel
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/yodel-rpc/yodel/internal/defaults"
 	"github.com/yodel-rpc/yodel/internal/diagnose"
 	"github.com/yodel-rpc/yodel/internal/guard"
-	"github.com/yodel-rpc/yodel/internal/inline"
-	"github.com/yodel-rpc/yodel/internal/memory"
-	"github.com/yodel-rpc/yodel/internal/metadata"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/ordered"
-	"github.com/yodel-rpc/yodel/internal/samples"
-	"github.com/yodel-rpc/yodel/internal/source"
-	"github.com/yodel-rpc/yodel/internal/text"
-	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
 // ClientOptions configures a Client. The zero value works.
@@ -140,90 +131,6 @@ type Client struct {
 	server atomic.Pointer[Server] // the first server with live data whose handlers use it
 	events diagnose.Early
 }
-
-// NewClient returns a client for the instances that r knows. O may be nil. NewClient waits neither
-// for instances nor for a connection.
-//
-//nolint:contextcheck,nolintlint // a client outlives the caller of NewClient
-func NewClient(r Resolver, o *ClientOptions) *Client {
-	if o == nil {
-		o = &ClientOptions{}
-	}
-	d := Description{}.Over(r)
-	c := &Client{opts: *o.amended(d), refresh: d.Refresh, born: clock(), left: make(chan struct{})}
-	opts := &c.opts
-	opts.setDefaults()
-	c.guard = guard.New(opts.Logger, interruption)
-	c.codec, c.compressor, c.compressAbove = opts.Codec, opts.Compressor, opts.CompressAbove
-	c.noWait, c.checksum, c.limits = opts.NoWait, opts.Checksum, opts.Limits.withDefaults()
-	c.side, c.slowAfter, c.samples = clientSide, samples.SlowAfter(opts.SlowAfter), samples.New()
-	c.client = c
-	c.memory = memory.NewLimit(opts.MaxMemory)
-	if opts.CountCalls {
-		c.counts = new(diagnose.MethodCounts)
-	}
-	c.setUp(opts.Idempotent)
-	c.watchers = watchersOf(opts.Observers)
-	c.watches = len(c.watchers.attempts) > 0
-	c.wires = nameWires(opts.Wires)
-	c.wraps = len(opts.Middleware) > 0
-	c.direct = len(opts.Middleware) == 0 && len(opts.EndpointMiddleware) == 0
-	c.handler = c.observe(&c.watchers, opts.CountCalls, chain(opts.Middleware, c.balance()))
-	c.orders.Limit, c.orders.MaxResends, c.orders.Final, c.orders.Guard = max(c.limits.MaxOpen, minUntold), maxResends, c.direct, c.guard
-	c.config = mux.Config{
-		Limits: c.limits.mux(), Metadata: metadata.Append(nil, opts.ConnMetadata), Agent: agent, Caller: []byte(opts.Name),
-		Learned: c.learned, Pool: mux.NewPool(), Watch: inline.NewWatch(), Memory: c.memory,
-	}
-	c.configure(&c.config)
-	if opts.Server != nil {
-		opts.Server.lend(&c.config)
-		c.peers = c.pathToPeers(opts.Server)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	c.ctx, c.closing, c.cancel = ctx, ctx.Done(), cancel
-	c.orders.Closing = c.closing
-	c.cluster = newCluster(c, d)
-	if opts.Server != nil {
-		opts.Server.adopt(c)
-	}
-	switch s := r.(type) {
-	case nil:
-		c.cluster.update(nil)
-		c.cluster.list.Fail(source.ErrNone)
-	case static: // without the goroutine of follow, which would only wait
-		c.cluster.update(s.instances())
-		if len(s) == 0 {
-			c.cluster.list.Fail(source.ErrNoAddress)
-		}
-	default:
-		c.wg.Go(func() { c.cluster.follow(ctx, r) })
-	}
-	return c
-}
-
-// setDefaults replaces zero values with defaults.
-func (opts *ClientOptions) setDefaults() {
-	opts.Codec, opts.Transport = cmp.Or(opts.Codec, JSON), cmp.Or(opts.Transport, TCP)
-	if opts.Balancer == nil {
-		opts.Balancer = RoundRobin
-	}
-	opts.MaxMemory = memory.OrDefault(opts.MaxMemory)
-	if opts.Name = text.Product(opts.Name, wire.MaxCaller); opts.Name == "" {
-		opts.Name = programName()
-	}
-	refuseNil("ClientOptions.Middleware", opts.Middleware, func(m Middleware) bool { return m == nil })
-	refuseNil("ClientOptions.Wires", opts.Wires, func(w Wire) bool { return w == nil })
-	refuseNil("ClientOptions.EndpointMiddleware", opts.EndpointMiddleware, func(m EndpointMiddleware) bool { return m == nil })
-	opts.CompressAbove = defaults.Positive(opts.CompressAbove, compressAbove)
-	opts.Timeout, opts.StreamTimeout = min(opts.Timeout, defaults.Forever), min(opts.StreamTimeout, defaults.Forever)
-	opts.DialTimeout = defaults.Positive(opts.DialTimeout, 3*time.Second)
-	opts.ConnsPerEndpoint = defaults.Positive(opts.ConnsPerEndpoint, 1)
-	opts.Logger = guard.Logger(opts.Logger)
-}
-
-// Dial returns a client for servers at the given addresses, with default options. Dial does not
-// wait for a connection. Ready and the calls wait for one.
-func Dial(addrs ...string) *Client { return NewClient(Static(addrs...), nil) }
 
 // Close closes the client and fails the calls in flight. Connections end within a second. Hooks and
 // callbacks may call Close, because it waits at most 1.5 s for them to return.

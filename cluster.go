@@ -49,13 +49,6 @@ func (s *endpointSet) attempts() int64 {
 	return n
 }
 
-func newCluster(c *Client, d Description) *cluster {
-	cl := &cluster{client: c, service: d.Service}
-	cl.source.SetUp(d.Name, d.Services, c.Background)
-	cl.setUp()
-	return cl
-}
-
 func (cl *cluster) endpoints() []*Endpoint {
 	if set := cl.set.Load(); set != nil {
 		return slices.Clone(set.endpoints)

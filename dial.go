@@ -12,9 +12,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/diagnose"
 	"github.com/yodel-rpc/yodel/internal/endpoints"
 	"github.com/yodel-rpc/yodel/internal/identity"
-	"github.com/yodel-rpc/yodel/internal/instanceevents"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/reason"
 	"github.com/yodel-rpc/yodel/internal/wire"
@@ -26,27 +26,6 @@ import (
 // spareTime is how long an additional connection, or a connection that no call has needed, may be
 // idle if Limits.IdleTimeout is not set.
 const spareTime = 30 * time.Second
-
-// setUp sets how the engine of the endpoints works with the client.
-func (cl *cluster) setUp() {
-	c, l := cl.client, &cl.list
-	l.Timeout, l.Closing, l.Go, l.Background = c.opts.DialTimeout, c.closing, c.wg.Go, c.Background
-	l.Connect = func(ctx context.Context, ep *Endpoint, spare bool, accepted func()) (*dialledConn, *reason.DialError) {
-		conn, err := ep.connect(ctx, spare, accepted)
-		if err == nil {
-			ep.identity.Store(conn.server)
-		}
-		return conn, err
-	}
-	l.Ready, l.Beside, l.Changed = (*Endpoint).readyBeside, (*Endpoint).beside, (*Endpoint).noteReady
-	l.Why = func(ep *Endpoint, err *reason.DialError) string { return c.dialReason(ep.Addr(), err) }
-	l.Elsewhere = func(ep *Endpoint, waited time.Duration) error {
-		return refusal("YDL1103", "%s: no connection within %v, while another instance is connected", ep.Addr(), waited)
-	}
-	l.Joined = func(of []*Endpoint) { cl.noteInstances(instanceevents.Up, of) }
-	l.Left = func(of []*Endpoint) { cl.noteInstances(instanceevents.Down, of) }
-	l.Build = cl.build
-}
 
 // connected returns a connection, and dials if there is no connection. Alone says that the caller
 // has no other endpoint. Connected then dials at once, even if an attempt has just failed.
@@ -191,17 +170,6 @@ type dialledConn struct {
 // whose returns the dialledConn that owns conn.
 func whose(conn *mux.Conn) *dialledConn { return conn.Owner().(*dialledConn) } //nolint:forcetypeassert // set by connect
 
-// configure sets the callbacks of config, which all connections of the client share. The callbacks
-// find the endpoint by the connection.
-func (c *Client) configure(config *mux.Config) {
-	config.Hello = func(conn *mux.Conn, l *wire.Limits) *mux.Refusal { return whose(conn).hello(conn, l) }
-	config.Unusable = func(conn *mux.Conn) { whose(conn).ep.core.Remove(whose(conn)) }
-	config.Ended = func(conn *mux.Conn, err error) { whose(conn).hasEnded(err) }
-	if c.opts.Server != nil {
-		config.Bind = func(conn *mux.Conn, b *wire.Binding) (mux.Target, wire.Info) { return whose(conn).served.bind(conn, b) }
-	}
-}
-
 // hello handles the server's settings.
 func (d *dialledConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 	if d.served != nil {
@@ -289,4 +257,12 @@ func (d *dialledConn) CloseWhenIdle() {
 		return
 	}
 	d.mux.CloseWhenIdle()
+}
+
+func (d *dialledConn) stats() introspect.Conn {
+	open, full := d.load()
+	if d.link != nil {
+		return introspect.Conn{Open: open, Full: full}
+	}
+	return diagnose.Conn(d.mux)
 }

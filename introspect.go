@@ -25,7 +25,7 @@ func (s *Server) introspect() {
 	diagnostic(s, "yodel.Live", s.Live)
 	diagnostic(s, "yodel.Conns", func(*struct{}) *introspect.Conns { return s.Conns() })
 	s.addBuiltIn("yodel.Tap", feed(s.serveTap))
-	diagnostic(s, "yodel.Rules", s.rules)
+	diagnostic(s, "yodel.Rules", s.activeRules)
 	builtIn(s, "yodel.Health", func(*struct{}) *introspect.Health { return &introspect.Health{Serving: s.Ready() == nil} })
 	builtIn(s, "yodel.Ping", func(in *struct{}) *struct{} { return in })
 }
@@ -147,14 +147,6 @@ func (ep *Endpoint) stats() introspect.EndpointStats {
 	return out
 }
 
-func (d *dialledConn) stats() introspect.Conn {
-	open, full := d.load()
-	if d.link != nil {
-		return introspect.Conn{Open: open, Full: full}
-	}
-	return diagnose.Conn(d.mux)
-}
-
 // Stats returns the counters of the connection. They are empty in other protocols than yodel's own.
 func (p *Peer) Stats() introspect.Conn {
 	if p.link == nil {
@@ -163,15 +155,12 @@ func (p *Peer) Stats() introspect.Conn {
 	return diagnose.Conn(p.link)
 }
 
-// rules returns the rules that the server's registrars apply to it.
-func (s *Server) rules(*struct{}) *introspect.Rules {
+// activeRules returns the rules that the server's registrars apply to it.
+func (s *Server) activeRules(*struct{}) *introspect.Rules {
 	all := &introspect.Rules{Rules: []introspect.RuleState{}}
-	for _, r := range s.registrars {
-		if r.Rules == nil {
-			continue
-		}
+	for _, rules := range s.rules {
 		_ = s.guard.Apart("the Registrar's Rules", nil, func() error { // a failure is in the log
-			its := r.Rules()
+			its := rules()
 			all.Name, all.Rules = its.Name, append(all.Rules, its.Rules...)
 			return nil
 		})

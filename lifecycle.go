@@ -4,8 +4,9 @@ package yodel
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,8 +18,8 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// This file shuts a server down. It withdraws the server from registries, drains it, cuts off calls
-// that do not end in time, and logs each step.
+// This file makes a server serve, and shuts it down. It then withdraws the server from registries,
+// drains it, cuts off calls that do not end in time, and logs each step.
 
 // Addr returns the address at which the server listens, or nil before it listens. With several
 // listeners it is the address of the first one. For a listen address such as "127.0.0.1:0", Addr
@@ -77,7 +78,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	first = first && serving
 	d := s.drain(ctx)
 	if first {
-		s.logDraining(ctx)
+		s.opts.Logger.Info("yodel: draining", opencalls.Draining(ctx, s.openCalls())...)
 		s.Note(introspect.Event{Kind: eventDrain, What: "refuses new calls and waits for the others"})
 	}
 	cut, err := "", d.wait(ctx)
@@ -92,7 +93,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	withdrawn()
 	if first {
-		s.logStopped(time.Since(began), cut)
+		s.peerLines.Flush()
+		s.opts.Logger.Info("yodel: stopped", opencalls.Stopped(time.Since(began), cut)...)
 	}
 	return err
 }
@@ -138,13 +140,7 @@ func (s *Server) cutOff(d *drain, began time.Time, why error) (what string, err 
 	for _, link := range d.links {
 		link.CancelRequests()
 	}
-	conns := s.conns.CutOff()
-	switch {
-	case len(open) > 0:
-		what = count(len(open), "call") + ": " + opencalls.List(open)
-	case conns > 0:
-		what = count(conns, "connection") + " without calls"
-	default:
+	if what = opencalls.CutOff(open, s.conns.CutOff()); what == "" {
 		return "", nil
 	}
 	return what, failure("YDL4006", "shutdown after %v (%s) cut off %s", time.Since(began).Round(time.Millisecond), reason.Plain(why), what).because(why)
@@ -164,39 +160,91 @@ func (s *Server) openCalls() (open []opencalls.Call) {
 	return open
 }
 
-// count returns n and the noun, in the plural unless n is 1.
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
+// ListenAndServe listens at addr and serves until ctx ends. It then shuts the server down within
+// DrainTimeout and returns nil. It returns an error if it could not listen or had to cut off calls.
+//
+// A program that ends on a signal should restore the usual effect of Ctrl-C after the first signal,
+// so that a second Ctrl-C ends the process at once:
+//
+//	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+//	context.AfterFunc(ctx, stop)
+//	err := s.ListenAndServe(ctx, addr)
+func (s *Server) ListenAndServe(ctx context.Context, addr string) error {
+	if err := s.lacksCodec(); err != nil {
+		return err
 	}
-	return fmt.Sprintf("%d %ss", n, noun)
+	l, err := s.opts.Transport.Listen(addr)
+	if err != nil {
+		s.event(ConnEvent{Kind: introspect.ListenFailed, Addr: addr, Err: err})
+		if e, ok := errors.AsType[*Error](err); ok {
+			return e
+		}
+		return failure("YDL4002", "listen at %s: %s", addr, reason.Plain(err)).because(err)
+	}
+	return s.Serve(ctx, l)
 }
 
-func (s *Server) logListening(l, raw net.Listener) {
-	transport := l.Addr().Network()
-	if strings.HasPrefix(fmt.Sprintf("%T", raw), "*tls.") { // of package transport/tls or crypto/tls
-		transport += "+tls"
+// Serve accepts connections from l until ctx ends or Shutdown is called. When ctx ends, it shuts
+// the server down within DrainTimeout, and returns nil or the error of Shutdown. After Shutdown it
+// returns ErrServerClosed. Serve closes l.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	given, err := l, s.lacksCodec()
+	if t, ok := s.opts.Transport.(interface {
+		NewListener(l net.Listener) (net.Listener, error)
+	}); ok && err == nil {
+		l, err = t.NewListener(given)
 	}
-	s.opts.Logger.Info("yodel: listening", "addr", l.Addr().String(), "transport", transport)
+	if err != nil {
+		_ = s.guard.Listener(given).Close() // it was never used
+		return err
+	}
+	raw := l
+	l = s.guard.Listener(raw)
+	if s.opts.Keys != nil {
+		s.opts.Keys.Scope() // Scope may have to ask its store
+	}
+	if err = s.announced.Check(l.Addr()); err == nil || s.conns.Stopping() {
+		err = s.conns.Listen(l)
+	}
+	if err != nil {
+		_ = l.Close() // it was never used
+		return err
+	}
+	s.opts.Logger.Info("yodel: listening", "addr", l.Addr().String(), "transport", serve.Transport(l, raw))
+	s.Note(introspect.Event{Kind: eventStart, Object: l.Addr().String(), What: "listening"})
+	defer s.live.Follow()()
+	defer s.ready.Follow()()
+	withdraw := s.announced.Announce(l.Addr())
+	failed := make(chan error, 1)
+	go func() {
+		failed <- s.guard.Apart("the listener", nil, func() error { return s.conns.Accept(l, s.serve) })
+	}()
+	select {
+	case err := <-failed:
+		_ = l.Close() // it is closed already, unless Accept panicked
+		withdraw()
+		return err
+	case <-ctx.Done():
+	}
+	s.leave(context.Cause(ctx))
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.DrainTimeout)
+	defer cancel()
+	err = s.Shutdown(drain)
+	<-failed //nolint:errcheck // it is ErrServerClosed
+	return err
 }
 
-func (s *Server) logDraining(ctx context.Context) {
-	open := s.openCalls()
-	attrs := []any{"calls", len(open)}
-	if len(open) > 0 {
-		attrs = append(attrs, "open", opencalls.List(open))
+// lacksCodec returns an error if a Protocol can use none of the server's codecs.
+func (s *Server) lacksCodec() error {
+	for _, p := range s.opts.Protocols {
+		needs, ok := p.(interface{ Codecs() []string })
+		if !ok {
+			continue
+		}
+		names := needs.Codecs()
+		if !slices.ContainsFunc(names, func(name string) bool { return s.codecs[name] != nil }) {
+			return failure("YDL2003", "the protocol %s needs the codec %s in ServerOptions.Codecs", p.Name(), strings.Join(names, " or "))
+		}
 	}
-	if end, ok := ctx.Deadline(); ok {
-		attrs = append(attrs, "forAtMost", max(time.Until(end), 0).Round(time.Millisecond))
-	}
-	s.opts.Logger.Info("yodel: draining", attrs...)
-}
-
-func (s *Server) logStopped(took time.Duration, cutOff string) {
-	s.peerLines.Flush()
-	attrs := []any{"took", took.Round(time.Millisecond)}
-	if cutOff != "" {
-		attrs = append(attrs, "cutOff", cutOff)
-	}
-	s.opts.Logger.Info("yodel: stopped", attrs...)
+	return nil
 }

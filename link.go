@@ -185,15 +185,6 @@ type namedWire struct {
 	name string
 }
 
-// nameWires returns the Wires with their names.
-func nameWires(wires []Wire) []namedWire {
-	named := make([]namedWire, 0, len(wires))
-	for _, w := range wires {
-		named = append(named, namedWire{w, w.Name()})
-	}
-	return named
-}
-
 // wireFor returns the Wire for an instance that speaks the given protocols. It reports false if the
 // client speaks none of them.
 func (c *Client) wireFor(protocols []string) (w namedWire, ok bool) {

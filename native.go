@@ -11,6 +11,7 @@ import (
 	"github.com/yodel-rpc/yodel/internal/memory"
 	"github.com/yodel-rpc/yodel/internal/metadata"
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/opencalls"
 	"github.com/yodel-rpc/yodel/internal/registered"
 	"github.com/yodel-rpc/yodel/internal/reuse"
 	"github.com/yodel-rpc/yodel/internal/text"
@@ -355,4 +356,23 @@ func (sc *serverConn) newLoad(now time.Duration) uint64 {
 		}
 	}
 	return sc.told.Next(&s.busy, now)
+}
+
+// executing implements connection.
+func (sc *serverConn) executing() []opencalls.Call {
+	conn := sc.mux
+	if conn == nil { // a client dialled
+		conn = sc.peer.link
+	}
+	return sc.server.openOf(conn.Executing())
+}
+
+// openOf returns the calls among targets that belong to this server.
+func (s *Server) openOf(targets []mux.Target) (open []opencalls.Call) {
+	for _, t := range targets {
+		if t, ok := t.(*target); ok && t.server == s {
+			open = append(open, opencalls.Call{Method: t.Name, Peer: t.conn.peer.Addr.String()})
+		}
+	}
+	return open
 }

@@ -316,7 +316,7 @@ func (q *requester) resume(o *outgoing, failed error, token bool) {
 	if o.peer != nil {
 		err = o.peer.after(o.ctx, o.async, failed)
 	} else {
-		err = q.client.balanceAfter(o.ctx, o.async, failed)
+		err = q.proceed(o.ctx, o.async, failed)
 	}
 	known = true
 }

@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"net"
 	"sync/atomic"
-	"time"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/mux"
@@ -130,14 +129,6 @@ type peerPath struct {
 	handler  Handler
 	watchers watchers
 	wraps    bool // there is middleware
-}
-
-// pathToPeers returns the path of q's calls to the peers of s.
-func (q *requester) pathToPeers(s *Server) peerPath {
-	w, middleware := watchersOf(s.opts.PeerObservers), s.opts.PeerMiddleware
-	p := peerPath{handler: q.observe(&w, false, chain(middleware, toPeer)), wraps: len(middleware) > 0, watchers: w}
-	q.watches = q.watches || len(w.attempts) > 0
-	return p
 }
 
 // toPeer is the handler below the middleware. It makes an attempt of a call to a peer.
@@ -294,24 +285,6 @@ func (s *Server) connect(peer *Peer) error {
 	defer peer.deciding.Store(false)
 	ctx := context.WithValue(context.Background(), connectKey{}, peer)
 	return s.guard.Apart("the Connect hook", nil, func() error { return hook(ctx, peer) })
-}
-
-// lend makes connections with this config serve the methods of the server. A client calls it before
-// it connects. The limits of the server apply to incoming calls, and the limits of the client apply
-// to outgoing calls.
-func (s *Server) lend(config *mux.Config) {
-	config.OwnOpen, config.OwnOpenBytes = config.MaxOpen, config.MaxOpenBytes
-	limits := s.limits.mux()
-	config.MaxOpen, config.MaxOpenBytes, config.MaxMemory = limits.MaxOpen, limits.MaxOpenBytes, limits.MaxMemory
-	config.Budget, config.Memory = s.budget, s.memory
-	config.Incarnation, config.Services = s.config.Incarnation, s.config.Services
-	if s.opts.Keys != nil {
-		config.Keys = func(conn *mux.Conn) (string, time.Duration) {
-			keys := whose(conn).served.keys
-			return keys.Name, keys.Keep
-		}
-	}
-	s.lent.AddPool(config.Pool)
 }
 
 // link returns the serverConn of a new connection if the client's options have a Server, and nil

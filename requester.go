@@ -47,7 +47,10 @@ type requester struct {
 	called   methods.Called[format]
 	outgoing sync.Pool // of *outgoing
 
-	client   *Client // nil on a server
+	client *Client // nil on a server
+	// proceed makes the further attempts of a client's call whose first attempt failed with an
+	// error. With a nil error it makes the first attempt.
+	proceed  func(ctx context.Context, call *Call, failed error) error
 	watchers watchers
 	counts   *diagnose.MethodCounts // nil without ClientOptions.CountCalls
 	peers    peerPath

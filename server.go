@@ -3,26 +3,21 @@
 package yodel
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/admission"
 	"github.com/yodel-rpc/yodel/internal/announcer"
 	"github.com/yodel-rpc/yodel/internal/body"
-	"github.com/yodel-rpc/yodel/internal/defaults"
 	"github.com/yodel-rpc/yodel/internal/diagnose"
 	"github.com/yodel-rpc/yodel/internal/firstbytes"
 	"github.com/yodel-rpc/yodel/internal/guard"
-	"github.com/yodel-rpc/yodel/internal/identity"
 	"github.com/yodel-rpc/yodel/internal/inline"
 	"github.com/yodel-rpc/yodel/internal/keyscope"
 	"github.com/yodel-rpc/yodel/internal/load"
@@ -32,7 +27,6 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/opencalls"
 	"github.com/yodel-rpc/yodel/internal/readiness"
-	"github.com/yodel-rpc/yodel/internal/reason"
 	"github.com/yodel-rpc/yodel/internal/record"
 	"github.com/yodel-rpc/yodel/internal/registered"
 	"github.com/yodel-rpc/yodel/internal/reuse"
@@ -209,13 +203,13 @@ type Server struct {
 	bodies      body.Side
 	calls       requester // for calls to peers
 
-	conns      *serve.Conns[connection]
-	local      func() *Session // runs the calls of Do
-	methods    registered.Methods
-	schemas    schema.Book
-	registrars []registrar
-	announced  announcer.Group[Instance]
-	samples    *samples.Sampler // records of calls that it executes, and that it and its handlers make
+	conns     *serve.Conns[connection]
+	local     func() *Session // runs the calls of Do
+	methods   registered.Methods
+	schemas   schema.Book
+	rules     []func() introspect.Rules // of the registrars that have any
+	announced announcer.Group[Instance]
+	samples   *samples.Sampler // records of calls that it executes, and that it and its handlers make
 
 	lent serve.Lent[*serverConn, *mux.Pool] // to clients that have the server in their options; also its own pool
 
@@ -252,225 +246,6 @@ type serverConn struct {
 
 // served returns the serverConn of an accepted connection.
 func served(c *mux.Conn) *serverConn { return c.Owner().(*serverConn) } //nolint:forcetypeassert // set by serve
-
-// fill puts the elements of an option into a map by their names. It panics if two have the same
-// name, because one would silently replace the other.
-func fill[T any](option string, all map[string]T, elements []T, nameOf func(T) string) {
-	for i, e := range elements {
-		name := nameOf(e)
-		if _, found := all[name]; found {
-			panic(fmt.Sprintf("yodel: element %d of %s has the name %q of an earlier element", i, option, name))
-		}
-		all[name] = e
-	}
-}
-
-// fillCodecs adds the codecs and compressors of the options, and the codecs that every server has.
-func (s *Server) fillCodecs() {
-	fill("ServerOptions.Codecs", s.codecs, s.opts.Codecs, Codec.Name)
-	for _, c := range []Codec{JSON, Raw} {
-		if s.codecs[c.Name()] == nil {
-			s.codecs[c.Name()] = c
-		}
-	}
-	fill("ServerOptions.Compressors", s.compressors, s.opts.Compressors, Compressor.Name)
-}
-
-// NewServer returns a server without methods. O may be nil.
-func NewServer(o *ServerOptions) *Server {
-	if o == nil {
-		o = &ServerOptions{}
-	}
-	s := new(Server)
-	o = o.amended(s)
-	*s = Server{
-		opts: *o, limits: o.Limits.withDefaults(), codecs: make(map[string]Codec), compressors: make(map[string]Compressor),
-		pool: mux.NewPool(), watch: inline.NewWatch(), started: time.Now(),
-		registrars: describe(o.Registrars),
-	}
-	opts := &s.opts
-	s.fillCodecs()
-	refuseNil("ServerOptions.Protocols", opts.Protocols, func(p Protocol) bool { return p == nil })
-	opts.Transport = cmp.Or(opts.Transport, TCP)
-	opts.Logger = guard.Logger(opts.Logger)
-	s.peerLines.Log = opts.Logger
-	refuseNil("ServerOptions.Middleware", opts.Middleware, func(m Middleware) bool { return m == nil })
-	s.guard = guard.New(opts.Logger, interruption)
-	s.calls.guard = s.guard
-	opts.CompressAbove = defaults.Positive(opts.CompressAbove, compressAbove)
-	opts.MaxConns, opts.MaxOpen = defaults.Positive(opts.MaxConns, 1<<16), defaults.Positive(opts.MaxOpen, 16<<10)
-	s.conns, s.local = newConns(s), sync.OnceValue(s.newLocal)
-	s.ready = newProbe(s)
-	opts.MaxMemory = memory.OrDefault(defaults.Positive(opts.MaxMemory, 0))
-	s.memory, s.budget = memory.NewLimit(opts.MaxMemory), shares.New(opts.MaxOpen, opts.MaxMemory/2)
-	s.foreign.Calls, s.foreign.Bytes, s.foreign.Reserve = opts.MaxOpen, opts.MaxMemory/2, 16
-	s.sessions = sessionOptions(s)
-	// registries get a multiple of AnnounceEvery
-	opts.AnnounceEvery = min(defaults.Positive(opts.AnnounceEvery, 10*time.Second), defaults.Forever/10)
-	s.setUpAnnouncing()
-	opts.DrainTimeout = defaults.Positive(opts.DrainTimeout, 10*time.Second)
-	s.setUpCalls()
-	s.lent.AddPool(s.pool)
-	s.watchers = watchersOf(opts.Observers)
-	s.config = mux.Config{
-		Limits: s.limits.mux(), Agent: agent, Learned: s.calls.learned, Pool: s.pool, Watch: s.watch, Budget: s.budget, Memory: s.memory,
-		Bind:  func(c *mux.Conn, b *wire.Binding) (mux.Target, wire.Info) { return served(c).bind(c, b) },
-		Hello: func(c *mux.Conn, peer *wire.Limits) *mux.Refusal { return served(c).hello(c, peer) },
-		Ended: func(c *mux.Conn, err error) { served(c).ended(c, err) },
-
-		Incarnation: identity.NewIncarnation(), Services: s.methods.EncodedServices,
-	}
-	s.methods.BuiltIn, s.methods.Codecs, s.methods.Compressors = "yodel", names(s.codecs), names(s.compressors)
-	inner := Handler(invoke)
-	if opts.Keys != nil {
-		inner = opts.Keys.Guard(invoke)
-		s.config.Keys = func(c *mux.Conn) (string, time.Duration) { return served(c).keys.Name, served(c).keys.Keep }
-	}
-	s.handler = chain(opts.Middleware, inner)
-	s.plain = len(opts.Middleware) == 0 && len(s.watchers.calls) == 0 && opts.Keys == nil
-	if opts.Diagnostics {
-		s.live, s.measuring.server = diagnose.NewMeasured[*Client](), s
-	}
-	if !opts.NoIntrospection {
-		s.introspect()
-	}
-	return s
-}
-
-// speaks returns the names of the protocols that the server speaks, without those whose Name
-// panics.
-func (s *Server) speaks() []string {
-	names := []string{native}
-	for _, p := range s.opts.Protocols {
-		_ = s.guard.Apart("a Protocol's Name", nil, func() error { // a panic is in the log
-			names = append(names, p.Name())
-			return nil
-		})
-	}
-	return names
-}
-
-// setUpCalls prepares the calls to peers.
-func (s *Server) setUpCalls() {
-	q, opts := &s.calls, &s.opts
-	s.slowAfter, s.samples = samples.SlowAfter(opts.SlowAfter), samples.New()
-	q.slowAfter, q.samples, q.memory = s.slowAfter, s.samples, s.memory
-	q.codec, q.compressAbove, q.limits, q.side = cmp.Or(opts.Codec, JSON), opts.CompressAbove, s.limits, serverSide
-	q.setUp(nil)
-	s.bodies = body.Side{Name: "the server", Serves: true, MaxMessage: s.limits.MaxMessage}
-	q.peers = q.pathToPeers(s)
-}
-
-// lacksCodec returns an error if a Protocol can use none of the server's codecs.
-func (s *Server) lacksCodec() error {
-	for _, p := range s.opts.Protocols {
-		needs, ok := p.(interface{ Codecs() []string })
-		if !ok {
-			continue
-		}
-		names := needs.Codecs()
-		if !slices.ContainsFunc(names, func(name string) bool { return s.codecs[name] != nil }) {
-			return failure("YDL2003", "the protocol %s needs the codec %s in ServerOptions.Codecs", p.Name(), strings.Join(names, " or "))
-		}
-	}
-	return nil
-}
-
-// ListenAndServe listens at addr and serves until ctx ends. It then shuts the server down within
-// DrainTimeout and returns nil. It returns an error if it could not listen or had to cut off calls.
-//
-// A program that ends on a signal should restore the usual effect of Ctrl-C after the first signal,
-// so that a second Ctrl-C ends the process at once:
-//
-//	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-//	context.AfterFunc(ctx, stop)
-//	err := s.ListenAndServe(ctx, addr)
-func (s *Server) ListenAndServe(ctx context.Context, addr string) error {
-	if err := s.lacksCodec(); err != nil {
-		return err
-	}
-	l, err := s.opts.Transport.Listen(addr)
-	if err != nil {
-		s.event(ConnEvent{Kind: introspect.ListenFailed, Addr: addr, Err: err})
-		if e, ok := errors.AsType[*Error](err); ok {
-			return e
-		}
-		return failure("YDL4002", "listen at %s: %s", addr, reason.Plain(err)).because(err)
-	}
-	return s.Serve(ctx, l)
-}
-
-// Serve accepts connections from l until ctx ends or Shutdown is called. When ctx ends, it shuts
-// the server down within DrainTimeout, and returns nil or the error of Shutdown. After Shutdown it
-// returns ErrServerClosed. Serve closes l.
-func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	given, err := l, s.lacksCodec()
-	if t, ok := s.opts.Transport.(interface {
-		NewListener(l net.Listener) (net.Listener, error)
-	}); ok && err == nil {
-		l, err = t.NewListener(given)
-	}
-	if err != nil {
-		_ = s.guard.Listener(given).Close() // it was never used
-		return err
-	}
-	raw := l
-	l = s.guard.Listener(raw)
-	if s.opts.Keys != nil {
-		s.opts.Keys.Scope() // Scope may have to ask its store
-	}
-	if err = s.announced.Check(l.Addr()); err == nil || s.conns.Stopping() {
-		err = s.conns.Listen(l)
-	}
-	if err != nil {
-		_ = l.Close() // it was never used
-		return err
-	}
-	s.logListening(l, raw)
-	s.Note(introspect.Event{Kind: eventStart, Object: l.Addr().String(), What: "listening"})
-	defer s.live.Follow()()
-	defer s.ready.Follow()()
-	withdraw := s.announced.Announce(l.Addr())
-	failed := make(chan error, 1)
-	go func() {
-		failed <- s.guard.Apart("the listener", nil, func() error { return s.conns.Accept(l, s.serve) })
-	}()
-	select {
-	case err := <-failed:
-		_ = l.Close() // it is closed already, unless Accept panicked
-		withdraw()
-		return err
-	case <-ctx.Done():
-	}
-	s.leave(context.Cause(ctx))
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.DrainTimeout)
-	defer cancel()
-	err = s.Shutdown(drain)
-	<-failed //nolint:errcheck // it is ErrServerClosed
-	return err
-}
-
-// newConns returns the listeners and the connections of s.
-func newConns(s *Server) *serve.Conns[connection] {
-	most := s.opts.MaxConns
-	return serve.New(&serve.Options[connection]{
-		Max: most, Patience: s.limits.Handshake, Closed: ErrServerClosed,
-		Full:  func() error { return failure("YDL3003", "%d connections are open, the limit is %d", most, most) },
-		Drain: connection.drain, Abort: connection.abort,
-		Displace: func(c connection) {
-			silent := c.(*Session) //nolint:forcetypeassert // only sessions are silent
-			s.peerLines.Warn(loglimit.Silent, func() []any { return []any{"peer", silent.Peer.Addr.String(), "id", "YDL1102"} })
-			c.abort()
-		},
-		Failed: func(l net.Listener, err error, again time.Duration) {
-			addr := l.Addr().String()
-			s.event(ConnEvent{Kind: introspect.ListenFailed, Addr: addr, Err: err})
-			if again > 0 {
-				s.opts.Logger.Warn("yodel: accept failed", "addr", addr, "err", err, "againIn", again)
-			}
-		},
-	})
-}
 
 // serve runs the protocol on a new connection. If a connection was accepted just before the server
 // began to close, the server serves it too, and tells it to drain. A reset would leave the client
@@ -596,25 +371,6 @@ func (sc *serverConn) visible() *Peer {
 	return sc.peer
 }
 
-// executing implements connection.
-func (sc *serverConn) executing() []opencalls.Call {
-	conn := sc.mux
-	if conn == nil { // a client dialled
-		conn = sc.peer.link
-	}
-	return sc.server.openOf(conn.Executing())
-}
-
-// openOf returns the calls among targets that belong to this server.
-func (s *Server) openOf(targets []mux.Target) (open []opencalls.Call) {
-	for _, t := range targets {
-		if t, ok := t.(*target); ok && t.server == s {
-			open = append(open, opencalls.Call{Method: t.Name, Peer: t.conn.peer.Addr.String()})
-		}
-	}
-	return open
-}
-
 // event passes a connection event to the OnConn hook.
 func (s *Server) event(e ConnEvent) {
 	if s.opts.OnConn != nil {
@@ -730,3 +486,6 @@ func (s *Server) panicked(ctx context.Context, method string, value any) *Error 
 	n := s.guard.Panicked(ctx, "yodel: handler panicked", value, "method", method)
 	return failure("YDL5001", "%s: the handler panicked; see number %d in the server's log", method, n)
 }
+
+// A method is a function that a server executes under one or more names.
+type method = registered.Method

@@ -18,9 +18,6 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// A method is a function that a server executes under one or more names.
-type method = registered.Method
-
 // unary returns the method that a function is.
 func unary[In, Out any](f func(ctx context.Context, in *In) (*Out, error)) *method {
 	return &method{

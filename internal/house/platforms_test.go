@@ -41,6 +41,7 @@ type checker struct {
 	root    string // the folder of the module
 	sizes   types.Sizes
 	checked map[string]*types.Package // by import path
+	info    *types.Info               // if it is not nil, gets what identifiers mean
 	*parsed
 }
 
@@ -97,7 +98,7 @@ func (c *checker) ImportFrom(name, from string, _ types.ImportMode) (*types.Pack
 		files = append(files, file)
 	}
 	config := types.Config{Importer: c, Sizes: c.sizes, IgnoreFuncBodies: !own}
-	p, err := config.Check(name, c.fset, files, nil)
+	p, err := config.Check(name, c.fset, files, c.info)
 	c.checked[name] = p
 	return p, err
 }

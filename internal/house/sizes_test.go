@@ -28,12 +28,12 @@ type grown struct {
 // sizes are the bounds of today's sizes. To raise one, add to grown. When a size has become
 // smaller, lower most and drop grown.
 var sizes = []size{
-	{of: "lines of the root, without tests", most: 11267, count: linesOf(".")},
+	{of: "lines of the root, without tests", most: 11242, count: linesOf(".")},
 	{of: "lines of internal/mux, without tests", most: 7998, count: linesOf("internal/mux")},
 	{of: "Go files in the folder of the root, with tests", most: 138, count: filesOf(".")},
 	{of: "files of the root that reach into Call.out or another field of this name", most: 8, count: filesWith(".", "out")},
 	{of: "methods of Call", most: 49, count: methodsOf(".", "Call")},
-	{of: "methods of Server", most: 70, count: methodsOf(".", "Server")},
+	{of: "methods of Server", most: 67, count: methodsOf(".", "Server")},
 	{of: "exported names of the root", most: 60, grown: []grown{
 		{61, "Description has in one place what a Resolver or a Registrar can do, which were ten optional methods without a name"},
 	}, count: namesOf(".")},
@@ -73,6 +73,7 @@ var internalNames = []size{
 	internal("internal/registered", 12), // a method, its name on a connection, and the reasons why the name is wrong
 	internal("internal/samples", 7),     // with what a trace context says, which the root had
 	internal("internal/socket", 10),     // what systems do differently, which no caller should know; with the reads of internal/h2
+	internal("internal/serve", 6),       // with the name of a transport for the log, which the root had
 	internal("internal/stats", 9),       // the last one says which durations are latencies, for package live too
 	internal("internal/thriftwire", 39), // the types of an encoding
 	internal("internal/unpack", 8),

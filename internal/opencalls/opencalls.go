@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package opencalls lists the calls that a server is executing.
+// Package opencalls lists the calls that a server is executing, and writes the log lines of a
+// shutdown about them.
 package opencalls
 
 import (

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 )
 
@@ -92,4 +93,14 @@ func (s *Conns[C]) ended(loop bool) {
 		s.accepting-- // together with arriving, so that a loop that ends does not count as a connection
 	}
 	s.emptyLocked()
+}
+
+// Transport names the transport of a listener for the log, for example "tcp+tls". Raw is the
+// listener without the wrappers of the server.
+func Transport(l, raw net.Listener) string {
+	name := l.Addr().Network()
+	if strings.HasPrefix(fmt.Sprintf("%T", raw), "*tls.") { // of package transport/tls or crypto/tls
+		name += "+tls"
+	}
+	return name
 }
