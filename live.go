@@ -221,7 +221,7 @@ func (sc *serverConn) describe() introspect.ConnInfo {
 func (ses *Session) describe() introspect.ConnInfo {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	return introspect.ConnInfo{Protocol: ses.protocol, Since: sinceOf(ses.began), Conn: introspect.Conn{Open: len(ses.open)}}
+	return introspect.ConnInfo{Protocol: ses.protocol, Since: sinceOf(ses.began), Conn: introspect.Conn{Open: ses.conn.Open()}}
 }
 
 // Note adds an event to the live data of the server whose handlers use the client. It is for

@@ -8,14 +8,15 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
+	"github.com/yodel-rpc/yodel/internal/expiry"
 	"github.com/yodel-rpc/yodel/internal/fields"
 	"github.com/yodel-rpc/yodel/internal/foreign"
 	"github.com/yodel-rpc/yodel/internal/kinds"
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/opencalls"
 	"github.com/yodel-rpc/yodel/internal/registered"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -77,11 +78,11 @@ type foreignCall struct {
 	serverCall
 	served   *Served // that it is a part of
 	session  *Session
-	handling foreignContext
-	cancel   context.CancelCauseFunc
+	handling *foreignContext
+	waiting  foreignContext // ends with its caller; handling is another one for a one-way call that runs
 	owned    bool
-	replied  chan struct{} // closed when the late reply has come; nil if no late reply is expected
-	running  atomic.Bool   // Run has begun
+	replied  chan struct{}   // closed when the late reply has come; nil if no late reply is expected
+	open     opencalls.Entry // Running says that Run has begun
 	admitted bool
 	first    bool // it is one of method.first
 	ended    bool
@@ -93,7 +94,7 @@ type foreignCall struct {
 
 // A foreignContext is the context of a handler.
 type foreignContext struct {
-	context.Context //nolint:containedctx // it is one
+	expiry.Context
 	callRef
 }
 
@@ -117,11 +118,18 @@ func (ses *Session) Begin(method string, codec Codec, compressor Compressor) *Se
 	in.method = in.as.Find()
 	in.call.Method, in.call.in, in.call.Codec, in.call.Compressor = in.as.Name, &in.serverCall, codec, compressor
 	in.times.Arrived = clock()
-	in.handling.callRef = callRef{in.as, &in.serverCall}
-	in.owner.Begin(&in.handling.callRef)
-	in.handling.Context, in.cancel = context.WithCancelCause(ses.ctx) //nolint:fatcontext // once for each call
-	ses.note(v, true)
+	in.handle(&in.waiting, ses.ctx)
+	in.open.Method = in.as.Name
+	ses.conn.Begin(&in.open)
 	return v
+}
+
+// handle makes x the context of the handler. It ends with parent.
+func (in *foreignCall) handle(x *foreignContext, parent context.Context) {
+	x.Init(parent)
+	x.callRef = callRef{in.as, &in.serverCall}
+	in.owner.Begin(&x.callRef)
+	in.handling = x
 }
 
 // Call returns the Call that middleware and the handler see. Before Run, the Protocol sets its
@@ -188,10 +196,10 @@ func (v *Served) Admit(n int, wait bool) *Error {
 		return v.fail(refusal("YDL2201", "%s: the request has %d bytes, the server's limit is %d", in.call.Method, n, l.MaxMessage))
 	}
 	if m := in.method; m != nil && m.Kind == wire.Unary && !in.call.OneWay {
-		in.first = wait && m.First.Begin(in.handling.Context)
+		in.first = wait && m.First.Begin(in.handling)
 		n += m.Replies.Expected()
 	}
-	where := v.enter(in.handling.Context, n, false)
+	where := v.enter(in.handling, n, false)
 	if where != "" && wait {
 		where = v.enterLater(n)
 	}
@@ -200,8 +208,8 @@ func (v *Served) Admit(n int, wait bool) *Error {
 	} else if where != "" {
 		return v.fail(refusal("YDL3002", "%s: too many requests are open on this %s", in.call.Method, where))
 	}
-	ses.Release(v.Reserved)
-	v.Reserved, in.bytes = 0, n+requestCost
+	v.release()
+	in.bytes = n + requestCost
 	if !ses.conn.Take(in.bytes) {
 		ses.room.Leave(n)
 		s.foreign.Leave(n)
@@ -209,6 +217,14 @@ func (v *Served) Admit(n int, wait bool) *Error {
 	}
 	in.admitted = true
 	return nil
+}
+
+// release releases what v.Reserved counts.
+func (v *Served) release() {
+	if v.Reserved != 0 {
+		v.in.session.Release(v.Reserved)
+		v.Reserved = 0
+	}
 }
 
 // requestCost is how many bytes a call counts beside its request: its state and its stack.
@@ -220,7 +236,7 @@ const requestCost = 7 << 10
 func (v *Served) enterLater(n int) (where string) {
 	in := &v.in
 	defer in.session.conn.ReadAhead(!in.call.OneWay)()
-	ctx := in.handling.Context
+	ctx := context.Context(in.handling)
 	if at := in.call.Deadline; !at.IsZero() {
 		limited, cancel := context.WithDeadline(ctx, at)
 		defer cancel()
@@ -268,7 +284,7 @@ func (v *Served) early() *Error {
 // that error becomes its outcome.
 func (v *Served) misused(how string) *Error {
 	e := Errorf(Internal, "%s: the code of the protocol %s", v.in.call.Method, how)
-	if v.in.running.Load() || v.in.admitted {
+	if v.in.open.Running.Load() || v.in.admitted {
 		return e
 	}
 	return v.fail(e)
@@ -292,17 +308,17 @@ func (v *Served) fail(e *Error) *Error {
 func (v *Served) Run() *Error {
 	in := &v.in
 	caller := cmp.Or(v.Caller, in.as.caller)
-	if b := in.as; (v.Several != b.Positional || caller != b.caller) && b.Wrong != registered.WrongName && !in.running.Load() { // before running is set, because Session.executing reads it then
+	if b := in.as; (v.Several != b.Positional || caller != b.caller) && b.Wrong != registered.WrongName && !in.open.Running.Load() { // before Running is set, because Session.executing reads it then
 		in.as = in.session.bind(b.Name, b.format.Codec, b.format.Pack.Compressor, v.Several, caller)
 	}
 	switch {
-	case in.err != nil && !in.running.Load(): // Admit or Fail has set the error
+	case in.err != nil && !in.open.Running.Load(): // Admit or Fail has set the error
 		return v.Outcome()
 	case !in.admitted:
 		return v.misused("ran the call without admitting it")
 	case in.ended:
 		return v.misused("ran the call after it ended it")
-	case in.running.Swap(true):
+	case in.open.Running.Swap(true):
 		return v.misused("ran the call twice")
 	}
 	in.body, in.compressed, in.owned, in.plain = v.Body, v.Compressed, v.Owned, v.Plain
@@ -316,21 +332,19 @@ func (v *Served) Run() *Error {
 		in.method.Stats.Begin()
 	}
 	if in.call.OneWay {
-		in.handling.Context = in.session.life //nolint:fatcontext // once for each call
+		in.handle(new(foreignContext), in.session.life)
 	}
 	if at := in.call.Deadline; !at.IsZero() {
-		ctx, cancel := context.WithDeadline(in.handling.Context, at)
-		in.handling.Context = ctx
-		defer cancel()
+		in.handling.Limit(at)
 	}
 	returned := false
 	defer func() {
 		if !returned {
 			in.err = failure("YDL5002", "%s: the handler ended its goroutine (runtime.Goexit) instead of returning", in.call.Method)
 		}
-		in.cancel(nil)
+		in.handling.Return()
 	}()
-	in.run(&in.handling, v.early())
+	in.run(in.handling, v.early())
 	returned = true
 	if in.late != nil && in.err == nil {
 		<-in.replied // this goroutine belongs to the Protocol
@@ -481,7 +495,7 @@ func (v *Served) Panicked(value any) *Error {
 
 // Cancel ends the context of the handler, unless the call is one-way and running. A Protocol calls
 // Cancel when the caller has disconnected or no longer wants the reply.
-func (v *Served) Cancel() { v.in.cancel(mux.ErrCallerGone) }
+func (v *Served) Cancel() { v.in.waiting.Cancel(mux.ErrCallerGone) }
 
 // End ends the call: it counts and records the call and frees its room. V must not be used
 // afterwards, except for another End, which does nothing.
@@ -491,7 +505,7 @@ func (v *Served) End() {
 		return
 	}
 	in.ended = true
-	in.cancel(nil)
+	in.waiting.Return()
 	if in.first {
 		if in.times.Taken != 0 {
 			in.method.First.Known()
@@ -499,10 +513,13 @@ func (v *Served) End() {
 		in.method.First.End()
 	}
 	defer func() { // also if an observer ends the goroutine
-		in.session.note(v, false)
-		in.session.Release(v.Reserved)
+		held := 0
 		if in.admitted {
-			in.session.conn.Give(in.bytes + in.messages.Taken())
+			held = in.bytes + in.messages.Taken()
+		}
+		in.session.conn.End(&in.open, held)
+		v.release()
+		if in.admitted {
 			in.server.foreign.Leave(in.bytes - requestCost)
 			in.session.room.Leave(in.bytes - requestCost)
 		}
@@ -518,7 +535,7 @@ func (in *foreignCall) Keep() bool                  { return in.owned }
 func (in *foreignCall) Take(n int) bool             { return in.session.conn.Take(n) }
 func (in *foreignCall) Give(n int)                  { in.session.conn.Give(n) }
 func (in *foreignCall) Draining() <-chan struct{}   { return in.session.Draining() }
-func (in *foreignCall) Cause() error                { return context.Cause(in.handling.Context) }
+func (in *foreignCall) Cause() error                { return context.Cause(in.handling) }
 func (in *foreignCall) Fresh() bool                 { return false }
 func (in *foreignCall) learned(uint32)              {}
 func (in *foreignCall) sizes() (request, reply int) { return len(in.body), in.sent }

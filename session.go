@@ -77,7 +77,6 @@ type Session struct {
 	mu       sync.Mutex
 	protocol string
 	bound    map[string][]*boundMethod // by name, at most maxBindings each, the newest first
-	open     map[*Served]struct{}
 }
 
 // sessionOptions returns the options of the connections of all sessions of s.
@@ -90,7 +89,7 @@ func sessionOptions(s *Server) *session.Options {
 
 // newSession returns the state of a connection until its protocol is known.
 func newSession(s *Server, nc net.Conn, peer *Peer) *Session {
-	ses := &Session{Conn: nc, Peer: peer, server: s, HideErrors: s.opts.HideErrors, open: make(map[*Served]struct{}), began: clock()}
+	ses := &Session{Conn: nc, Peer: peer, server: s, HideErrors: s.opts.HideErrors, began: clock()}
 	ses.room.Calls, ses.room.Bytes = s.limits.MaxOpen, s.limits.MaxMemory/2
 	ses.life, ses.end = context.WithCancelCause(context.Background())
 	ses.ctx, ses.cancel = context.WithCancelCause(ses.life)
@@ -223,8 +222,8 @@ func (ses *Session) ending(protocol string, err error, aborted bool) ConnEvent {
 // Busy makes a drain and Limits.IdleTimeout treat the session as one with an open call, for
 // requests that are no calls, until the caller calls done.
 func (ses *Session) Busy() (done func()) {
-	ses.conn.Count(1)
-	return sync.OnceFunc(func() { ses.conn.Count(-1) })
+	ses.conn.Busy(1)
+	return sync.OnceFunc(func() { ses.conn.Busy(-1) })
 }
 
 // Codec returns the server's codec with this name, or nil.
@@ -331,16 +330,7 @@ func (ses *Session) abort() {
 }
 
 // executing implements connection.
-func (ses *Session) executing() (open []opencalls.Call) {
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	for v := range ses.open {
-		if v.in.running.Load() {
-			open = append(open, opencalls.Call{Method: v.in.as.Name, Peer: ses.Peer.Addr.String()})
-		}
-	}
-	return open
-}
+func (ses *Session) executing() []opencalls.Call { return ses.conn.Executing(ses.Peer.Addr.String()) }
 
 // visible implements connection.
 func (ses *Session) visible() *Peer {
@@ -348,18 +338,4 @@ func (ses *Session) visible() *Peer {
 		return nil
 	}
 	return ses.Peer
-}
-
-// note adds or removes an open call.
-func (ses *Session) note(v *Served, open bool) {
-	ses.mu.Lock()
-	by := 1
-	if open {
-		ses.open[v] = struct{}{}
-	} else {
-		delete(ses.open, v)
-		by = -1
-	}
-	ses.mu.Unlock()
-	ses.conn.Count(by)
 }

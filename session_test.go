@@ -1172,3 +1172,87 @@ func TestSessionsForgetBindings(t *testing.T) {
 		t.Error("the session remembers the binding of a caller that called before 99 others")
 	}
 }
+
+// serveInProcess calls serve with a session of a server without a connection.
+func serveInProcess(tb testing.TB, s *yodel.Server, serve func(*yodel.Session)) {
+	tb.Helper()
+	if err := s.ServeSession(&yodel.Peer{Addr: &net.UnixAddr{Name: "client", Net: "unix"}}, serve); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// serveOnce serves one call as a Protocol does, and returns the reply, in memory of buf.
+func serveOnce(ses *yodel.Session, method string, set func(*yodel.Served), body, buf []byte) ([]byte, *yodel.Error) {
+	v := ses.Begin(method, yodel.Raw, nil)
+	defer v.End()
+	if set != nil {
+		set(v)
+	}
+	if e := v.Admit(len(body), true); e != nil {
+		return nil, e
+	}
+	v.Body = body
+	e := v.Run()
+	if e == nil {
+		buf, _, e = v.AppendReply(buf[:0])
+	}
+	return buf, e
+}
+
+// servedForms are forms of calls that a Protocol serves.
+var servedForms = []struct {
+	name   string
+	set    func(*yodel.Served)
+	allocs float64
+}{
+	{name: "plain", allocs: 5},
+	{"with a deadline", func(v *yodel.Served) { v.Call().Deadline = time.Now().Add(time.Hour) }, 5},
+	{"of a caller", func(v *yodel.Served) { v.Caller = "somebody" }, 9},
+}
+
+// serveEcho returns a server with a method that returns what it gets.
+func serveEcho() *yodel.Server {
+	s := yodel.NewServer(&yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler)})
+	yodel.Method[yodel.View, yodel.View]("Served.Echo").Handle(s, func(_ context.Context, in *yodel.View) (*yodel.View, error) { return in, nil })
+	return s
+}
+
+func TestAllocationsOfServedCalls(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates, and makes pools forget")
+	}
+	body, buf := make([]byte, 100), []byte(nil)
+	for _, form := range servedForms {
+		serveInProcess(t, serveEcho(), func(ses *yodel.Session) {
+			if got := testing.AllocsPerRun(1000, func() {
+				var e *yodel.Error
+				if buf, e = serveOnce(ses, "Served.Echo", form.set, body, buf); e != nil || len(buf) != len(body) {
+					t.Errorf("got %q, %v", buf, e)
+				}
+			}); got != form.allocs {
+				t.Errorf("a call %s makes %v allocations, want %v", form.name, got, form.allocs)
+			}
+		})
+	}
+}
+
+// BenchmarkServed measures what the server does for a call in another protocol, without that
+// protocol.
+func BenchmarkServed(b *testing.B) {
+	s, body := serveEcho(), make([]byte, 100)
+	for _, form := range servedForms {
+		b.Run(form.name, func(b *testing.B) {
+			b.ReportAllocs()
+			serveInProcess(b, s, func(ses *yodel.Session) {
+				var buf []byte
+				for b.Loop() {
+					var e *yodel.Error
+					if buf, e = serveOnce(ses, "Served.Echo", form.set, body, buf); e != nil {
+						b.Error(e)
+						return
+					}
+				}
+			})
+		})
+	}
+}

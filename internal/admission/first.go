@@ -27,6 +27,9 @@ const (
 
 // Begin waits until the call may begin. It reports whether the call must call End.
 func (f *FirstCalls) Begin(ctx context.Context) bool {
+	if f.over.Load() {
+		return false
+	}
 	for began := time.Now(); !f.over.Load(); {
 		f.mu.Lock()
 		if f.running < mostFirst {

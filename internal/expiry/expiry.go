@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package expiry says when and why the context of a call ends.
+// Package expiry says when and why the context of a call ends, and has contexts of calls that cost
+// little.
 package expiry
 
 import (

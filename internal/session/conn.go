@@ -17,6 +17,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/yodel-rpc/yodel/internal/opencalls"
 )
 
 // Options are what the connections of a server share.
@@ -59,6 +61,7 @@ type Conn struct {
 	mu        sync.Mutex
 	native    bool          // the connection speaks yodel's own protocol
 	open      int           // calls, and requests that count as calls
+	calls     opencalls.Set // the open calls
 	lastEnd   time.Time     // when the last of them ended
 	receiving bool          // a message has begun to arrive, and Next was not called since
 	paused    chan struct{} // closed when Next may read again; nil if it may
@@ -278,13 +281,49 @@ func (c *Conn) idle() bool {
 	return c.idled
 }
 
-// Count adds calls to the number of open calls, or subtracts them. A connection with an open call
-// is not idle, and a drain waits for it.
-func (c *Conn) Count(calls int) {
+// Busy adds n to the number of requests that count as open calls. A connection with an open call is
+// not idle, and a drain waits for it.
+func (c *Conn) Busy(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.open += calls
-	c.lastEnd = time.Now()
+	c.countLocked(n)
+}
+
+// Begin adds an open call.
+func (c *Conn) Begin(call *opencalls.Entry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls.Add(call)
+	c.countLocked(1)
+}
+
+// End removes an open call, and uncounts n bytes that Take counted for it.
+func (c *Conn) End(call *opencalls.Entry, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls.Remove(call)
+	c.countLocked(-1)
+	c.giveLocked(n)
+}
+
+// Open returns how many calls are open.
+func (c *Conn) Open() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.calls.Len
+}
+
+// Executing returns the calls that execute, which are those of a peer.
+func (c *Conn) Executing(peer string) []opencalls.Call {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.calls.Running(peer)
+}
+
+func (c *Conn) countLocked(calls int) {
+	if c.open += calls; c.open == 0 {
+		c.lastEnd = time.Now()
+	}
 	c.changedLocked()
 }
 

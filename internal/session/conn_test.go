@@ -150,10 +150,10 @@ func TestAnIdleConnectionEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := connect(t, nil)
 		l.Reader()
-		l.Count(1)
+		l.Busy(1)
 		go func() {
 			time.Sleep(3 * time.Minute) // a call, which is longer than the timeout
-			l.Count(-1)
+			l.Busy(-1)
 		}()
 		after(t, 4*time.Minute, func() {
 			if err := l.Next(); err != io.EOF {

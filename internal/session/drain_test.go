@@ -23,8 +23,8 @@ func TestADrainWaitsForCallsAndMessages(t *testing.T) {
 	}{
 		"nothing is open": {func(*testing.T, *link) {}, 50 * time.Millisecond},
 		"a call is open": {func(_ *testing.T, l *link) {
-			l.Count(1)
-			time.AfterFunc(time.Minute, func() { l.Count(-1) })
+			l.Busy(1)
+			time.AfterFunc(time.Minute, func() { l.Busy(-1) })
 		}, time.Minute + 50*time.Millisecond},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -88,10 +88,10 @@ func TestADrainPausesTheRequestsOfABusyClient(t *testing.T) {
 				t.Error(err)
 			}
 			executed++
-			l.Count(1)
+			l.Busy(1)
 			calls.Add(1)
 			time.AfterFunc(15*time.Millisecond, func() {
-				l.Count(-1)
+				l.Busy(-1)
 				calls.Done()
 			})
 			time.Sleep(10 * time.Millisecond) // the next request arrives before the call ends
@@ -219,9 +219,9 @@ func TestOtherCodeReadsTheConnection(t *testing.T) {
 				t.Errorf("when the connection is idle: %v", err)
 			}
 		})
-		l.Count(1)
+		l.Busy(1)
 		go l.Drain(time.Time{})
-		time.AfterFunc(time.Second, func() { l.Count(-1) })
+		time.AfterFunc(time.Second, func() { l.Busy(-1) })
 		after(t, time.Second+50*time.Millisecond, func() {
 			if err := read(); err != io.EOF {
 				t.Errorf("when the server drains: %v", err)
