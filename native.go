@@ -28,10 +28,10 @@ type incoming struct {
 	mux.Request
 	serverCall
 	target   *target
-	handling *callContext  // the handler's context, without the observers' values
-	first    callContext   // the context of the first call
-	contexts []callContext // for the next calls
-	kept     metadata.Kept // for later calls
+	handling *callContext             // the handler's context, without the observers' values
+	first    callContext              // the context of the first call
+	contexts reuse.Group[callContext] // for the next calls
+	kept     metadata.Kept            // for later calls
 }
 
 // A callContext is the context of a handler.
@@ -52,19 +52,6 @@ func (x *callContext) Value(key any) any {
 type target struct {
 	boundMethod
 	conn *serverConn
-}
-
-// next returns a context that was never used. Contexts are allocated in groups, because allocating
-// each one takes a tenth of a short call. A group remains in memory while a handler keeps one of
-// its contexts.
-func (in *incoming) next() *callContext {
-	const group = 8 // half a KiB
-	if len(in.contexts) == 0 {
-		in.contexts = make([]callContext, group)
-	}
-	x := &in.contexts[0]
-	in.contexts = in.contexts[1:]
-	return x
 }
 
 // bind returns the target of a method number of the peer.
@@ -116,7 +103,7 @@ func (t *target) New(used *mux.Request) *mux.Request {
 		if reuse.Poison || in.held.Load() {
 			in = nil
 		} else {
-			x = in.next()
+			x = in.contexts.Next()
 		}
 	}
 	if in == nil || !in.owner.Next(&x.callRef, &in.held) {

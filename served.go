@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/admission"
 	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/expiry"
 	"github.com/yodel-rpc/yodel/internal/fields"
@@ -17,7 +18,9 @@ import (
 	"github.com/yodel-rpc/yodel/internal/kinds"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/opencalls"
+	"github.com/yodel-rpc/yodel/internal/record"
 	"github.com/yodel-rpc/yodel/internal/registered"
+	"github.com/yodel-rpc/yodel/internal/reuse"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -79,17 +82,19 @@ type foreignCall struct {
 	served   *Served // that it is a part of
 	session  *Session
 	handling *foreignContext
-	waiting  foreignContext // ends with its caller; handling is another one for a one-way call that runs
+	waiting  *foreignContext             // ends with its caller; handling is another one for a one-way call that runs
+	first    foreignContext              // of the first call in this memory
+	contexts reuse.Group[foreignContext] // for later calls: see Free
 	owned    bool
 	replied  chan struct{}   // closed when the late reply has come; nil if no late reply is expected
 	open     opencalls.Entry // Running says that Run has begun
 	admitted bool
-	first    bool // it is one of method.first
+	early    bool // it is one of method.First
 	ended    bool
-	messages foreign.Stream // of v.Stream
-	bytes    int            // admitted bytes of the request, of the expected reply and their cost
-	sent     int            // bytes of the reply
-	hidden   string         // where the text of the error is that the caller does not see; empty if it sees it
+	messages *foreign.Stream // of v.Stream
+	bytes    int             // admitted bytes of the request, of the expected reply and their cost
+	sent     int             // bytes of the reply
+	hidden   string          // where the text of the error is that the caller does not see; empty if it sees it
 }
 
 // A foreignContext is the context of a handler.
@@ -106,19 +111,28 @@ func (x *foreignContext) Value(key any) any {
 	return x.Context.Value(key)
 }
 
+// Cancel is Served.Cancel of one call, also when the Served has another one.
+func (x *foreignContext) Cancel() { x.Context.Cancel(mux.ErrCallerGone) }
+
 // Begin begins a call of a method. The body and the reply are in codec, and may be compressed with
 // compressor, which may be nil. If the server has no method "shop.Cart.Add", Begin takes
 // "shop.Cart/Add", and the other way round. Begin never returns nil: a call that cannot succeed
 // fails in Run.
 func (ses *Session) Begin(method string, codec Codec, compressor Compressor) *Served {
-	v := new(Served)
+	v, again := ses.server.freed.Get().(*Served)
+	if !again {
+		v = new(Served)
+	}
 	in := &v.in
+	if in.waiting, in.ended = &in.first, false; again {
+		in.waiting = in.contexts.Next()
+	}
 	in.session, in.server, in.peer, in.protocol, in.served = ses, ses.server, ses.Peer, in, v
-	in.as = ses.bind(method, codec, compressor, false, ses.Peer.Name)
+	in.as = ses.bind(method, codec, compressor, nil)
 	in.method = in.as.Find()
 	in.call.Method, in.call.in, in.call.Codec, in.call.Compressor = in.as.Name, &in.serverCall, codec, compressor
 	in.times.Arrived = clock()
-	in.handle(&in.waiting, ses.ctx)
+	in.handle(in.waiting, ses.ctx)
 	in.open.Method = in.as.Name
 	ses.conn.Begin(&in.open)
 	return v
@@ -196,10 +210,10 @@ func (v *Served) Admit(n int, wait bool) *Error {
 		return v.fail(refusal("YDL2201", "%s: the request has %d bytes, the server's limit is %d", in.call.Method, n, l.MaxMessage))
 	}
 	if m := in.method; m != nil && m.Kind == wire.Unary && !in.call.OneWay {
-		in.first = wait && m.First.Begin(in.handling)
+		in.early = wait && m.First.Begin(in.handling)
 		n += m.Replies.Expected()
 	}
-	where := v.enter(in.handling, n, false)
+	where := admission.Enter(in.handling, &ses.room, &s.foreign, n, false)
 	if where != "" && wait {
 		where = v.enterLater(n)
 	}
@@ -211,8 +225,7 @@ func (v *Served) Admit(n int, wait bool) *Error {
 	v.release()
 	in.bytes = n + requestCost
 	if !ses.conn.Take(in.bytes) {
-		ses.room.Leave(n)
-		s.foreign.Leave(n)
+		admission.Leave(&ses.room, &s.foreign, n)
 		return v.fail(refusal("YDL3007", "%s: the server has no memory left for what its peers make it hold", in.call.Method))
 	}
 	in.admitted = true
@@ -230,7 +243,7 @@ func (v *Served) release() {
 // requestCost is how many bytes a call counts beside its request: its state and its stack.
 const requestCost = 7 << 10
 
-// enterLater waits until enter succeeds, the call is canceled, or its deadline passes.
+// enterLater waits until there is room, the call is canceled, or its deadline passes.
 //
 //nolint:contextcheck,nolintlint // the context is that of the call
 func (v *Served) enterLater(n int) (where string) {
@@ -242,23 +255,7 @@ func (v *Served) enterLater(n int) (where string) {
 		defer cancel()
 		ctx = limited
 	}
-	return v.enter(ctx, n, true)
-}
-
-// enter takes room on the session and on the server for a request and a reply of n bytes. If the
-// session or the server has no room, enter returns the name of that one. A sixteenth of the
-// server's room is reserved for clients without another open call.
-func (v *Served) enter(ctx context.Context, n int, wait bool) (where string) {
-	ses, s := v.in.session, v.in.server
-	only, ok := ses.room.Enter(ctx, n, false, wait)
-	if !ok {
-		return "connection"
-	}
-	if _, ok = s.foreign.Enter(ctx, n, only, wait); !ok {
-		ses.room.Leave(n)
-		return "server"
-	}
-	return ""
+	return admission.Enter(ctx, &in.session.room, &in.server.foreign, n, true)
 }
 
 // early returns why the call can no longer begin, or nil.
@@ -307,9 +304,9 @@ func (v *Served) fail(e *Error) *Error {
 //nolint:contextcheck,nolintlint // the context is that of the call
 func (v *Served) Run() *Error {
 	in := &v.in
-	caller := cmp.Or(v.Caller, in.as.caller)
-	if b := in.as; (v.Several != b.Positional || caller != b.caller) && b.Wrong != registered.WrongName && !in.open.Running.Load() { // before Running is set, because Session.executing reads it then
-		in.as = in.session.bind(b.Name, b.format.Codec, b.format.Pack.Compressor, v.Several, caller)
+	of := boundFor{cmp.Or(v.Caller, in.session.Peer.Name), v.Several}
+	if b := in.as; (of.positional != b.Positional || of.caller != b.caller) && b.Wrong != registered.WrongName && !in.open.Running.Load() {
+		in.as = in.session.bind(b.asked, b.format.Codec, b.format.Pack.Compressor, &of)
 	}
 	switch {
 	case in.err != nil && !in.open.Running.Load(): // Admit or Fail has set the error
@@ -325,8 +322,8 @@ func (v *Served) Run() *Error {
 	in.times.Taken = clock()
 	in.call.began = in.times.Taken
 	if in.method != nil && in.method.Kind != wire.Unary && v.Stream != nil {
-		in.messages.Messages, in.messages.Memory, in.messages.Most = v.Stream, in, in.server.limits.MaxMessage
-		in.stream = &in.messages
+		in.messages = &foreign.Stream{Messages: v.Stream, Memory: in, Most: in.server.limits.MaxMessage}
+		in.stream = in.messages
 	}
 	if in.method != nil {
 		in.method.Stats.Begin()
@@ -495,7 +492,11 @@ func (v *Served) Panicked(value any) *Error {
 
 // Cancel ends the context of the handler, unless the call is one-way and running. A Protocol calls
 // Cancel when the caller has disconnected or no longer wants the reply.
-func (v *Served) Cancel() { v.in.waiting.Cancel(mux.ErrCallerGone) }
+func (v *Served) Cancel() { v.in.waiting.Cancel() }
+
+// Canceler returns a value whose Cancel is that of v, and may be called at any time. After the end
+// of the call it does nothing, also if the server uses v for another call: see Free.
+func (v *Served) Canceler() interface{ Cancel() } { return v.in.waiting }
 
 // End ends the call: it counts and records the call and frees its room. V must not be used
 // afterwards, except for another End, which does nothing.
@@ -506,7 +507,7 @@ func (v *Served) End() {
 	}
 	in.ended = true
 	in.waiting.Return()
-	if in.first {
+	if in.early {
 		if in.times.Taken != 0 {
 			in.method.First.Known()
 		}
@@ -515,18 +516,41 @@ func (v *Served) End() {
 	defer func() { // also if an observer ends the goroutine
 		held := 0
 		if in.admitted {
-			held = in.bytes + in.messages.Taken()
+			held = in.bytes
+		}
+		if in.messages != nil {
+			held += in.messages.Taken()
 		}
 		in.session.conn.End(&in.open, held)
 		v.release()
 		if in.admitted {
-			in.server.foreign.Leave(in.bytes - requestCost)
-			in.session.room.Leave(in.bytes - requestCost)
+			admission.Leave(&in.session.room, &in.server.foreign, in.bytes-requestCost)
 		}
 	}()
 	if in.times.Taken != 0 {
 		in.done(CodeOf(in.err), clock()-in.times.Taken, false)
 	}
+}
+
+// Free is End for a Protocol that has no other reference to v and to what Call has returned. The
+// server then uses v for another call, unless the handler may have kept the call.
+func (v *Served) Free() {
+	v.End()
+	in, m := &v.in, v.in.method
+	if m == nil || m.Dynamic != nil || m.Kind != wire.Unary || in.err != nil || in.call.OneWay || v.Instead != nil { // not all of it is reset below
+		return
+	}
+	if reuse.Poison || !in.server.plain || in.server.watchers.wants(&in.call, nil) || !in.owner.Drop(&in.held) { // user code may have it
+		return
+	}
+	v.Body, v.Compressed, v.Several, v.Owned, v.Plain, v.Caller = nil, false, false, false, false, ""
+	v.Stream, v.Refusal, v.Transform, v.Declared = nil, nil, nil, nil
+	in.call, in.method, in.session, in.peer, in.as, in.ctx = Call{}, nil, nil, nil, nil, nil
+	in.body, in.view, in.compressed, in.plain, in.owned = nil, nil, false, false, false
+	in.executed, in.notProcessed, in.early, in.admitted = false, false, false, false
+	in.times, in.keySent, in.bytes, in.sent = record.Served{}, 0, 0, 0
+	in.open.Running.Store(false)
+	in.server.freed.Put(v)
 }
 
 // The methods of protocolCall.

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -200,6 +201,7 @@ type Server struct {
 	hidden      atomic.Uint64 // counts the errors that callers do not see
 	leftOut     atomic.Uint64 // counts the metadata that callers do not get
 	scratch     reuse.Pool    // for replies of other protocols, and for compression and decompression
+	freed       sync.Pool     // has *Served: see Free
 	bodies      body.Side
 	calls       requester // for calls to peers
 

@@ -89,6 +89,7 @@ type boundMethod struct {
 	registered.Bound
 	server  *Server
 	format  format
+	asked   string        // the name as the caller says it
 	caller  string        // the name of the caller, or ""
 	counter *live.Counter // see count
 	chosen  sync.Once

@@ -8,16 +8,16 @@ import (
 	"errors"
 	"io"
 	"net"
-	"reflect"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/admission"
+	"github.com/yodel-rpc/yodel/internal/iface"
 	"github.com/yodel-rpc/yodel/internal/loglimit"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/opencalls"
+	"github.com/yodel-rpc/yodel/internal/recent"
 	"github.com/yodel-rpc/yodel/internal/registered"
 	"github.com/yodel-rpc/yodel/internal/session"
 	"github.com/yodel-rpc/yodel/internal/socket"
@@ -74,9 +74,9 @@ type Session struct {
 	refused atomic.Bool   // Connect has refused the peer
 	greet   func() error
 
+	bound    recent.Names[boundMethod]
 	mu       sync.Mutex
 	protocol string
-	bound    map[string][]*boundMethod // by name, at most maxBindings each, the newest first
 }
 
 // sessionOptions returns the options of the connections of all sessions of s.
@@ -276,45 +276,38 @@ func (ses *Session) connect() error {
 	return nil
 }
 
-// maxBindings is how many bindings of one method name a session remembers: the calls of a method
-// may differ in their codec, compressor and caller, and Begin does not know yet whether a request
-// is of several values.
-const maxBindings = 8
-
-// bind returns the binding of a method name with a codec, a compressor and a caller. It remembers
-// the bindings of existing methods.
-func (ses *Session) bind(name string, codec Codec, compressor Compressor, positional bool, caller string) *boundMethod {
-	caller = text.Clip(caller, wire.MaxCaller)
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	known := ses.bound[name]
-	for _, b := range known {
-		if b.Positional == positional && b.caller == caller && samePlugin(b.format.Codec, codec) && samePlugin(b.format.Pack.Compressor, compressor) {
-			return b
-		}
-	}
-	s := ses.server
-	meant := s.methods.Meant(name)
-	b := &boundMethod{server: s, format: s.format(codec, compressor), caller: caller}
-	b.In, b.Name, b.Positional, b.Kind = &s.methods, text.Clip(meant, wire.MaxName), positional, registered.AnyKind
-	if codec == nil {
-		b.Wrong = registered.WrongCodec
-	}
-	if b.Name != meant {
-		b.Wrong = registered.WrongName
-	} else if b.Find() != nil && (known != nil || len(ses.bound) < s.limits.MaxMethods) {
-		if ses.bound == nil {
-			ses.bound = make(map[string][]*boundMethod)
-		}
-		ses.bound[name] = slices.Insert(known[:min(len(known), maxBindings-1)], 0, b)
-	}
-	return b
+// A boundFor is the caller and the form of the requests of a boundMethod.
+type boundFor struct {
+	caller     string
+	positional bool
 }
 
-// samePlugin reports whether a and b are the same codec or compressor. Values that cannot be
-// compared are never the same.
-func samePlugin(a, b any) bool {
-	return reflect.TypeOf(a) == reflect.TypeOf(b) && (a == nil || reflect.ValueOf(a).Comparable() && a == b)
+// bind returns the binding of a method name with a codec and a compressor: the last one that was
+// used, or the one for of, which Begin does not know yet. The session remembers the bindings of
+// existing methods.
+func (ses *Session) bind(name string, codec Codec, compressor Compressor, of *boundFor) *boundMethod {
+	if of != nil {
+		of.caller = text.Clip(of.caller, wire.MaxCaller)
+	}
+	s := ses.server
+	return ses.bound.Get(name, s.limits.MaxMethods, func(b *boundMethod) bool {
+		return (of == nil || b.Positional == of.positional && b.caller == of.caller) && iface.Same(b.format.Codec, codec) && iface.Same(b.format.Pack.Compressor, compressor)
+	}, func() (*boundMethod, bool) {
+		if of == nil {
+			of = &boundFor{caller: text.Clip(ses.Peer.Name, wire.MaxCaller)}
+		}
+		meant := s.methods.Meant(name)
+		b := &boundMethod{server: s, format: s.format(codec, compressor), caller: of.caller, asked: name}
+		b.In, b.Name, b.Positional, b.Kind = &s.methods, text.Clip(meant, wire.MaxName), of.positional, registered.AnyKind
+		if codec == nil {
+			b.Wrong = registered.WrongCodec
+		}
+		if b.Name != meant {
+			b.Wrong = registered.WrongName
+			return b, false
+		}
+		return b, b.Find() != nil
+	})
 }
 
 // drain implements connection. It ends the session once no call has been open for 50 ms, or no call

@@ -1181,12 +1181,31 @@ func serveInProcess(tb testing.TB, s *yodel.Server, serve func(*yodel.Session)) 
 	}
 }
 
-// serveOnce serves one call as a Protocol does, and returns the reply, in memory of buf.
-func serveOnce(ses *yodel.Session, method string, set func(*yodel.Served), body, buf []byte) ([]byte, *yodel.Error) {
-	v := ses.Begin(method, yodel.Raw, nil)
-	defer v.End()
-	if set != nil {
-		set(v)
+// A servedForm is a form of the calls that a Protocol serves.
+type servedForm struct {
+	name   string
+	set    func(*yodel.Served)
+	free   bool // the Protocol calls Free
+	allocs float64
+}
+
+var servedForms = []servedForm{
+	{name: "plain", allocs: 1},
+	{name: "with a deadline", set: func(v *yodel.Served) { v.Call().Deadline = time.Now().Add(time.Hour) }, allocs: 1},
+	{name: "of a caller", set: func(v *yodel.Served) { v.Caller = "somebody" }, allocs: 1},
+	{name: "in used memory", free: true}, // except the context, which is allocated in groups
+}
+
+// serve serves a call of "Served.Echo" as a Protocol does, and returns the reply, in memory of buf.
+func (f *servedForm) serve(ses *yodel.Session, body, buf []byte) ([]byte, *yodel.Error) {
+	v := ses.Begin("Served.Echo", yodel.Raw, nil)
+	if f.free {
+		defer v.Free()
+	} else {
+		defer v.End()
+	}
+	if f.set != nil {
+		f.set(v)
 	}
 	if e := v.Admit(len(body), true); e != nil {
 		return nil, e
@@ -1197,17 +1216,6 @@ func serveOnce(ses *yodel.Session, method string, set func(*yodel.Served), body,
 		buf, _, e = v.AppendReply(buf[:0])
 	}
 	return buf, e
-}
-
-// servedForms are forms of calls that a Protocol serves.
-var servedForms = []struct {
-	name   string
-	set    func(*yodel.Served)
-	allocs float64
-}{
-	{name: "plain", allocs: 5},
-	{"with a deadline", func(v *yodel.Served) { v.Call().Deadline = time.Now().Add(time.Hour) }, 5},
-	{"of a caller", func(v *yodel.Served) { v.Caller = "somebody" }, 9},
 }
 
 // serveEcho returns a server with a method that returns what it gets.
@@ -1226,7 +1234,7 @@ func TestAllocationsOfServedCalls(t *testing.T) {
 		serveInProcess(t, serveEcho(), func(ses *yodel.Session) {
 			if got := testing.AllocsPerRun(1000, func() {
 				var e *yodel.Error
-				if buf, e = serveOnce(ses, "Served.Echo", form.set, body, buf); e != nil || len(buf) != len(body) {
+				if buf, e = form.serve(ses, body, buf); e != nil || len(buf) != len(body) {
 					t.Errorf("got %q, %v", buf, e)
 				}
 			}); got != form.allocs {
@@ -1234,6 +1242,150 @@ func TestAllocationsOfServedCalls(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What a handler has kept of a call, its context and what CallFrom has returned, does not become
+// part of a later call, although the Protocol frees the memory of each call.
+func TestHandlersKeepWhatTheyHaveOfFreedCalls(t *testing.T) {
+	type kept struct {
+		ctx    context.Context
+		call   *yodel.Call
+		number string
+	}
+	var all []kept
+	s := yodel.NewServer(&yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler)})
+	yodel.Method[yodel.View, yodel.View]("Served.Echo").Handle(s, func(ctx context.Context, in *yodel.View) (*yodel.View, error) {
+		k := kept{ctx: ctx, number: string(*in)}
+		if len(all)%3 == 0 {
+			k.call = yodel.CallFrom(ctx)
+		}
+		if len(all)%5 == 0 {
+			_ = ctx.Done()
+		}
+		all = append(all, k)
+		return in, nil
+	})
+	serveInProcess(t, s, func(ses *yodel.Session) {
+		var last interface{ Cancel() }
+		form := servedForm{free: true, set: func(v *yodel.Served) {
+			if last != nil {
+				last.Cancel() // of a call that has ended
+			}
+			last = v.Canceler()
+			v.Call().Tenant = fmt.Sprint(len(all))
+		}}
+		for i := range 100 {
+			want := fmt.Sprint(i)
+			if got, e := form.serve(ses, []byte(want), nil); e != nil || string(got) != want {
+				t.Errorf("call %s: got %q, %v", want, got, e)
+			}
+		}
+		running := ses.Begin("Served.Echo", yodel.Raw, nil)
+		running.Call().Tenant = "of another call"
+		defer running.End()
+		for _, k := range all {
+			if k.ctx.Err() != context.Canceled { // the same error
+				t.Errorf("the context of call %s has ended with %v", k.number, k.ctx.Err())
+			}
+			if k.call != nil && k.call.Tenant != k.number {
+				t.Errorf("the call %s has become one of %q", k.number, k.call.Tenant)
+			}
+			if now := yodel.CallFrom(k.ctx); now.Tenant != "" && now.Tenant != k.number || now.Method != "Served.Echo" {
+				t.Errorf("the context of call %s has a call of %q", k.number, now.Tenant)
+			}
+		}
+	})
+}
+
+// A Protocol frees calls of all kinds, and a later call is not like one before it.
+func TestFreedCallsAreNotLikeEarlierOnes(t *testing.T) {
+	s := yodel.NewServer(&yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler)})
+	handle(t, s, "Double", double)
+	handle(t, s, "Fail", func(context.Context, *int) (*int, error) { return nil, yodel.Errorf(yodel.NotFound, "no") })
+	handle(t, s, "Panic", func(context.Context, *int) (*int, error) { panic("on purpose") })
+	handle(t, s, "Later", func(ctx context.Context, n *int) (*int, error) {
+		later := yodel.CallFrom(ctx).Later()
+		go later(n, nil)
+		return nil, nil
+	})
+	handle(t, s, "Trailer", func(ctx context.Context, n *int) (*int, error) {
+		yodel.CallFrom(ctx).Trailer = yodel.Metadata{"key": "value"}
+		return n, nil
+	})
+	serveInProcess(t, s, func(ses *yodel.Session) {
+		for i := range 200 {
+			method := []string{"Double", "Fail", "Panic", "Later", "Trailer", "Nothing", "Double"}[i%7]
+			v := ses.Begin(method, yodel.JSON, nil)
+			if c := v.Call(); v.Body != nil || v.Outcome() != nil || c.Trailer != nil || c.Metadata != nil || !c.Deadline.IsZero() || c.OneWay || c.Method != method {
+				t.Errorf("call %d begins with %+v", i, c)
+			}
+			if i%3 == 0 {
+				v.Call().Metadata, v.Call().Deadline = yodel.Metadata{"key": "value"}, time.Now().Add(time.Hour)
+			}
+			v.Call().OneWay = i%11 == 10
+			v.Body = []byte("4")
+			if e := v.Admit(1, true); e != nil {
+				t.Error(e)
+			}
+			want := map[string]yodel.Code{"Fail": yodel.NotFound, "Panic": yodel.Internal, "Nothing": yodel.Unimplemented}[method]
+			if e := v.Run(); yodel.CodeOf(asError(e)) != want {
+				t.Errorf("call %d: got %v, want %v", i, e, want)
+			}
+			if reply, _, e := v.AppendReply(nil); e == nil && string(reply) != map[string]string{"Double": "8"}[method] && string(reply) != "4" {
+				t.Errorf("call %d: got %s", i, reply)
+			}
+			v.Free()
+			v.Free() // does nothing
+		}
+	})
+}
+
+// Goroutines that handlers have left behind look for their calls while the server uses the memory
+// of those that were freed. Each finds its own call, or only the name of the method.
+func TestFreedCallsOfManyGoroutines(t *testing.T) {
+	var left sync.WaitGroup
+	s := yodel.NewServer(&yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler)})
+	yodel.Method[yodel.View, yodel.View]("Served.Echo").Handle(s, func(ctx context.Context, in *yodel.View) (*yodel.View, error) {
+		want := string(*in)
+		if (*in)[len(*in)-1] == '0' {
+			left.Go(func() {
+				for range 20 {
+					if call := yodel.CallFrom(ctx); call.Tenant != "" && call.Tenant != want {
+						t.Errorf("call %s has become call %s", want, call.Tenant)
+					}
+					runtime.Gosched()
+				}
+				<-ctx.Done()
+			})
+		}
+		return in, nil
+	})
+	serveInProcess(t, s, func(ses *yodel.Session) {
+		var protocol sync.WaitGroup
+		defer protocol.Wait()
+		for i := range 8 {
+			protocol.Go(func() {
+				var buf []byte
+				for j := range 1000 {
+					want := fmt.Sprintf("%d.%d", i, j)
+					form := servedForm{free: true, set: func(v *yodel.Served) { v.Call().Tenant = want }}
+					var e *yodel.Error
+					if buf, e = form.serve(ses, []byte(want), buf); e != nil || string(buf) != want {
+						t.Errorf("call %s: got %q, %v", want, buf, e)
+					}
+				}
+			})
+		}
+	})
+	left.Wait()
+}
+
+// asError returns e as an error, which is nil if e is.
+func asError(e *yodel.Error) error {
+	if e == nil {
+		return nil
+	}
+	return e
 }
 
 // BenchmarkServed measures what the server does for a call in another protocol, without that
@@ -1247,7 +1399,7 @@ func BenchmarkServed(b *testing.B) {
 				var buf []byte
 				for b.Loop() {
 					var e *yodel.Error
-					if buf, e = serveOnce(ses, "Served.Echo", form.set, body, buf); e != nil {
+					if buf, e = form.serve(ses, body, buf); e != nil {
 						b.Error(e)
 						return
 					}

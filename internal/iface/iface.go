@@ -7,7 +7,10 @@
 // of type any.
 package iface
 
-import "unsafe"
+import (
+	"reflect"
+	"unsafe"
+)
 
 // words has the two words of a value of type any: its type and its data. If the value is a pointer,
 // the data is that pointer.
@@ -25,3 +28,9 @@ func IsNil(v any) bool { return (*words)(unsafe.Pointer(&v)).data == nil } //nol
 // Data returns the second word of v: where its value is, or the value itself if that is a pointer,
 // a map, a channel, a function, or a struct or an array of one of them.
 func Data(v any) unsafe.Pointer { return (*words)(unsafe.Pointer(&v)).data } //nolint:gosec // it is only read
+
+// Same reports whether a and b are equal. Values that cannot be compared are equal if they are
+// copies of one interface value.
+func Same(a, b any) bool {
+	return TypeOf(a) == TypeOf(b) && (Data(a) == Data(b) || reflect.ValueOf(a).Comparable() && a == b)
+}

@@ -49,3 +49,21 @@ func TestData(t *testing.T) {
 		t.Errorf("a map is read as %v", got)
 	}
 }
+
+func TestSame(t *testing.T) {
+	type pair struct{ a, b any }
+	slice, number := any(struct{ s []int }{[]int{1}}), any(300)
+	for _, same := range []pair{{nil, nil}, {1, 1}, {number, 300}, {"a", "a"}, {slice, slice}, {&number, &number}, {struct{}{}, struct{}{}}} {
+		if !iface.Same(same.a, same.b) {
+			t.Errorf("%v and %v are the same", same.a, same.b)
+		}
+	}
+	for _, other := range []pair{{nil, 1}, {1, nil}, {1, 2}, {1, int8(1)}, {slice, struct{ s []int }{[]int{1}}}, {new(int), new(int)}, {any([1]any{slice}), any([1]any{slice})}} {
+		if iface.Same(other.a, other.b) {
+			t.Errorf("%v and %v are not the same", other.a, other.b)
+		}
+	}
+	if got := testing.AllocsPerRun(100, func() { _ = iface.Same(slice, slice) }); got != 0 {
+		t.Errorf("%v allocations", got)
+	}
+}

@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/monotime"
 	"github.com/yodel-rpc/yodel/internal/opencalls"
 )
 
@@ -62,7 +63,7 @@ type Conn struct {
 	native    bool          // the connection speaks yodel's own protocol
 	open      int           // calls, and requests that count as calls
 	calls     opencalls.Set // the open calls
-	lastEnd   time.Time     // when the last of them ended
+	lastEnd   time.Duration // when the last of them ended
 	receiving bool          // a message has begun to arrive, and Next was not called since
 	paused    chan struct{} // closed when Next may read again; nil if it may
 	waiting   bool          // Next waits for that
@@ -101,7 +102,7 @@ var past = time.Unix(1, 0)
 // gone when the client has disconnected. The owner closes ended when the session has ended.
 func New(nc net.Conn, o *Options, gone func(), ended <-chan struct{}) *Conn {
 	return &Conn{
-		nc: nc, o: o, gone: gone, ended: ended, draining: make(chan struct{}), writing: make(chan struct{}, 1), lastEnd: time.Now(),
+		nc: nc, o: o, gone: gone, ended: ended, draining: make(chan struct{}), writing: make(chan struct{}, 1), lastEnd: monotime.Now(),
 	}
 }
 
@@ -269,7 +270,7 @@ func (c *Conn) idleAt(now time.Time) time.Time {
 	case c.open > 0:
 		return now.Add(timeout / 4)
 	default:
-		return c.lastEnd.Add(timeout)
+		return now.Add(timeout - (monotime.Now() - c.lastEnd))
 	}
 }
 
@@ -277,7 +278,7 @@ func (c *Conn) idleAt(now time.Time) time.Time {
 func (c *Conn) idle() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.idled = c.o.IdleTimeout > 0 && c.open == 0 && time.Since(c.lastEnd) >= c.o.IdleTimeout
+	c.idled = c.o.IdleTimeout > 0 && c.open == 0 && monotime.Now()-c.lastEnd >= c.o.IdleTimeout
 	return c.idled
 }
 
@@ -322,7 +323,7 @@ func (c *Conn) Executing(peer string) []opencalls.Call {
 
 func (c *Conn) countLocked(calls int) {
 	if c.open += calls; c.open == 0 {
-		c.lastEnd = time.Now()
+		c.lastEnd = monotime.Now()
 	}
 	c.changedLocked()
 }

@@ -303,7 +303,7 @@ func (c *multiplexed) serveDirect(s *h2.Stream, m *direct) bool {
 	caller := metadata["user-agent"]
 	c.know(caller)
 	v := c.session.Begin(m.method, media.codec, nil)
-	defer v.End()
+	defer v.Free()
 	if v.Kind() != "unary" { // it was registered anew
 		return false
 	}
@@ -311,7 +311,7 @@ func (c *multiplexed) serveDirect(s *h2.Stream, m *direct) bool {
 	call := v.Call()
 	call.Metadata, call.Trace, call.Deadline = metadata, metadata["traceparent"], deadline
 	inline := m.short.Load()
-	s.OnFailure(v) // Admit may wait
+	s.OnFailure(v.Canceler()) // Admit may wait
 	e := v.Admit(len(body), !inline)
 	if e != nil && inline { // an exchange can wait for room
 		s.OnFailure(nil)

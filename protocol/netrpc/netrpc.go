@@ -126,7 +126,7 @@ func (c *conn) next() error {
 	}
 	v.Owned = true
 	c.session.Go(func() {
-		defer v.End()
+		defer v.Free()
 		defer func() { c.writer.reply(header, v, v.Outcome()) }() // deferred, because the handler may end the goroutine
 		_ = v.Run()                                               // v.Outcome returns the error
 	})

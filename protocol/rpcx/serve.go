@@ -67,7 +67,7 @@ func (c *conn) call(h *head) error {
 	v.Call().OneWay = h.is(oneWay)
 	cost, skip := h.cost(), h.payload
 	end := func() {
-		v.End()
+		v.Free()
 		c.session.Release(cost)
 		c.end()
 	}

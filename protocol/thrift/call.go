@@ -31,7 +31,7 @@ func (c *call) execute() {
 	before, done := c.conn.last, make(chan struct{})
 	c.conn.last = done
 	c.conn.Go(func() {
-		defer c.End()
+		defer c.Free()
 		defer close(done)
 		if !c.conn.options.Concurrent {
 			<-before
