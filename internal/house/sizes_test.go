@@ -54,7 +54,7 @@ var internalNames = []size{
 	internal("internal/endpoints", 11),
 	internal("internal/fields", 6),
 	internal("internal/gobwire", 24), // the types of an encoding
-	internal("internal/h2", 13),      // one connection, its handler, and the forms of its fields
+	internal("internal/h2", 14),      // one connection, its handler, the forms of its fields, and the error that tells a dropped reply from a client that has gone
 	internal("internal/hessian", 14),
 	internal("internal/live", 12),
 	internal("internal/loglimit", 8),
@@ -64,6 +64,7 @@ var internalNames = []size{
 	internal("internal/monotime", 6), // with the conversion to wall-clock time that the root had
 	internal("internal/mux", 48),     // a connection, with its memory and its quota
 	internal("internal/nesting", 8),
+	internal("internal/opencalls", 7),   // a call, the calls of a connection, and the log lines of a shutdown
 	internal("internal/pipe", 8),        // a stream of messages, and its caller's side
 	internal("internal/realserver", 36), // one function for each server of the tests
 	internal("internal/reason", 8),

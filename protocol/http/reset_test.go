@@ -239,8 +239,8 @@ func TestResetRequestsAreForgotten(t *testing.T) {
 				for _, c := range clients {
 					c.awaitPong()
 				}
-				// The runtime keeps 440 bytes of each goroutine that has ended, and 1,281 handlers of a
-				// connection may run at once.
+				// The runtime keeps 440 bytes of each goroutine that has ended, and a connection
+				// may have 1,281 handlers at once.
 				left := int64(0)
 				eventually(t, "the requests are forgotten", func() bool {
 					left = liveHeap() - before
