@@ -249,14 +249,14 @@ func (s *endpointSet) pick(call *Call) *Endpoint {
 	return nil
 }
 
-// instead asks the picker again, and returns a connected endpoint if the picker picks one.
-// Otherwise it returns ep. It is called when a picker ignores Attempts.Avoids and picks an endpoint
-// without a connection.
+// instead asks the picker again, and returns a connected endpoint if the picker picks one to which
+// no other attempt beside this one was sent. Otherwise it returns ep. It is called when a picker
+// ignores Attempts.Avoids and picks an endpoint without a connection.
 func (s *endpointSet) instead(call *Call, ep *Endpoint) *Endpoint {
 	tried := call.tried
 	defer func() { call.tried = tried }()
 	for other := ep; other != nil && len(call.tried) < len(tried)+maxRepicks; other = s.pick(call) {
-		if other.Connected() {
+		if other.Connected() && !call.besides(other) {
 			ep.demand(call)
 			return other
 		}

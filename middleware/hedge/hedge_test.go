@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -332,6 +333,46 @@ func TestASecondEndpointMayComeAndGo(t *testing.T) {
 			if n := servers[0].executed.Load() + servers[1].executed.Load(); n != test.want {
 				t.Errorf("%d: it was executed %d times, want %d", i, n, test.want)
 			}
+		}
+	})
+}
+
+// slowTo is a network on which it takes a while to connect to one address.
+type slowTo struct {
+	*mem.Network
+
+	addr string
+	wait time.Duration
+}
+
+func (s slowTo) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	if addr == s.addr {
+		time.Sleep(s.wait)
+	}
+	return s.Network.Dial(ctx, addr)
+}
+
+// The second attempt waits for another endpoint that is not connected yet. Beside the first one it
+// would wait for the same server.
+func TestTheSecondAttemptWaitsForAnotherEndpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network, servers := serve(t, reply{10 * time.Second, nil}, reply{0, nil})
+		c := yodel.NewClient(yodel.Static("a", "b"), &yodel.ClientOptions{
+			Transport: slowTo{network, "b", 100 * time.Millisecond}, Middleware: []yodel.Middleware{hedge.After(20 * time.Millisecond)},
+		})
+		defer c.Close()
+		if err := c.Ready(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if got, err := call(t.Context(), c); err != nil || got != "hello b" {
+			t.Errorf("got %q, %v", got, err)
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("it took %v", took)
+		}
+		if n := servers[0].executed.Load(); n != 1 {
+			t.Errorf("the slow server has executed it %d times", n)
 		}
 	})
 }
