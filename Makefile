@@ -92,8 +92,8 @@ bench-full: ## measure all scenarios and frameworks, also on the JVM, for two ho
 bench-actors: ## measure actors beside those of other frameworks, and write docs/benchmarks/actors
 	cd bench && go run . -run '^actor-' -java -rounds 3 -measure 1s -warmup 500ms -page ../docs/benchmarks/actors
 
-bench-wires: ## measure servers of unchanged clients of gRPC, rpcx and Thrift, and write docs/benchmarks/wires
-	cd bench && go run . -run '^(grpc|rpcx|thrift)-' -rounds 5 -warmup 500ms -measure 1s -page ../docs/benchmarks/wires
+bench-wires: ## measure servers of unchanged clients of gRPC, Connect, rpcx and Thrift, and write docs/benchmarks/wires
+	cd bench && go run . -run '^(grpc|connect|rpcx|thrift)-' -rounds 5 -warmup 500ms -measure 1s -page ../docs/benchmarks/wires
 
 bench-pair: ## measure this tree beside another commit, in 9 rounds: BASE is the commit, RUN a pattern of scenarios
 	cd bench && go run . -pair '$(BASE)' -run '$(RUN)'

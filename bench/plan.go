@@ -103,6 +103,7 @@ func (p *plan) round(ctx context.Context, r *Report, s Scenario, round int, show
 // turn is one peer's turn in one round.
 func (p *plan) turn(ctx context.Context, r *Report, s Scenario, peer program, round int, show *progress) {
 	t := p.timing
+	t.measure = max(t.measure, s.Measure)
 	if peer.kind == kindJava {
 		t.warmup = max(t.warmup, p.jvmWarmup)
 		t.patience *= 3 // a JVM on a busy machine takes a while to start

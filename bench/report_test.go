@@ -418,6 +418,7 @@ func TestNeeded(t *testing.T) {
 		{"^rpcx-100$", "yodel,rpcx", "rpcx yodel-wires"},
 		{"^thrift-", "yodel-wires", "yodel-wires thrift-calls"},
 		{"^thrift-", "raw", ""},
+		{"^connect-", "yodel-wires", "yodel-wires connect-go-calls"},
 		{"^closed-1$", "yodel-wires,yodel-still,raw", "raw yodel-still"},
 	} {
 		chosen, err := choose(found, strings.Split(c.peers, ","))
@@ -459,7 +460,7 @@ func TestServersOfOneClient(t *testing.T) {
 			t.Errorf("%s: the client is %s, the servers are %v", s.Name, s.Client, servers)
 		}
 	}
-	if want := map[string]int{"grpc-go": 3, "rpcx": 3, "thrift": 3}; !maps.Equal(clients, want) {
+	if want := map[string]int{"grpc-go": 19, "connect-go": 4, "rpcx": 3, "thrift": 3}; !maps.Equal(clients, want) {
 		t.Errorf("got scenarios of %v, want %v", clients, want)
 	}
 }

@@ -17,7 +17,10 @@ type hello struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
 	Setup   string `json:"setup"`
-	event          // instead of all that, when it cannot serve
+
+	Certificate string `json:"certificate"` // with TLS
+
+	event // instead of all that, when it cannot serve
 }
 
 // Counters are those of a language's runtime; zero where it has none.
@@ -126,12 +129,12 @@ func (b *bout) lostServers(err error) (text string) {
 
 // run starts the servers and the clients, lets them warm up, and measures.
 func (b *bout) run(ctx context.Context) (Result, error) {
-	addrs, err := b.serve(ctx)
+	addrs, certificates, err := b.serve(ctx)
 	if err != nil {
 		return Result{}, err
 	}
 	load := b.scenario.Load
-	load.Addrs = addrs
+	load.Addrs, load.Certificate = addrs, certificates
 	load.WarmupMS, load.MeasureMS = int(b.timing.warmup.Milliseconds()), int(b.timing.measure.Milliseconds())
 	if err := b.load(ctx, load); err != nil {
 		return Result{}, err
@@ -139,27 +142,32 @@ func (b *bout) run(ctx context.Context) (Result, error) {
 	return b.measure(ctx)
 }
 
-// serve starts the servers and returns their addresses.
-func (b *bout) serve(ctx context.Context) (addrs []string, err error) {
+// serve starts the servers and returns their addresses, and with TLS their certificates.
+func (b *bout) serve(ctx context.Context) (addrs []string, certificates string, err error) {
+	role := "serve"
+	if b.scenario.TLS {
+		role = "serve-tls"
+	}
 	for range orOne(b.scenario.Servers) {
-		server, err := b.start(b.peer, "serve")
+		server, err := b.start(b.peer, role)
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		b.servers = append(b.servers, server)
 	}
 	for _, server := range b.servers {
 		var said hello
 		if err := server.hear(ctx, b.timing.patience, "its address", &said); err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		if said.Addr == "" {
-			return nil, fmt.Errorf("%s does not serve: %s", server.name, said.Text)
+			return nil, "", fmt.Errorf("%s does not serve: %s", server.name, said.Text)
 		}
 		b.info.Name, b.info.Version, b.info.Setup = cmp.Or(b.peer.name, said.Name), said.Version, said.Setup
 		addrs = append(addrs, said.Addr)
+		certificates += said.Certificate
 	}
-	return addrs, nil
+	return addrs, certificates, nil
 }
 
 // load starts the clients and returns when all have warmed up. They go on calling.

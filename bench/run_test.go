@@ -57,6 +57,13 @@ func fake(behaviour, role string) {
 		drains(pipe, role)
 		return
 	}
+	if role == "serve-tls" {
+		fmt.Println(`{"addr":"127.0.0.1:1","certificate":"one of mine\n"}`)
+		for input.Scan() {
+			fmt.Println(`{}`)
+		}
+		return
+	}
 	if role == "serve" {
 		fmt.Println(`{"addr":"127.0.0.1:1","name":"Fake","version":"v1","setup":"none"}`)
 		for n := 1; input.Scan(); n++ {
@@ -74,6 +81,10 @@ func fake(behaviour, role string) {
 	var load Load
 	if err := json.Unmarshal(input.Bytes(), &load); err != nil {
 		panic(err)
+	}
+	if load.Certificate != "" {
+		fmt.Printf(`{"event":"error","text":%q}`+"\n", load.Certificate)
+		os.Exit(1)
 	}
 	if load.Work == "stream" {
 		fmt.Println(`{"event":"error","text":"no streams here","declined":true}`)
@@ -429,6 +440,30 @@ func TestAScenarioNamesItsClient(t *testing.T) {
 	}
 	if len(r.Peers) != 1 || r.Peers[0].Key != "server" {
 		t.Errorf("the peers are %+v", r.Peers)
+	}
+}
+
+// With TLS the servers are started to serve it, and the client gets their certificates. The fake
+// client says what it has got, and fails.
+func TestClientsGetTheCertificatesOfTheServers(t *testing.T) {
+	t.Parallel()
+	s := Scenario{Load: closed(1), TLS: true, Servers: 2}
+	r, _ := fight(context.Background(), fakePeer(t, "fake", ""), s, patiently)
+	if want := "fake load: one of mine\none of mine\n"; r.Problem != want {
+		t.Errorf("got %q, want %q", r.Problem, want)
+	}
+}
+
+// A scenario that needs a longer measurement than the others gets it.
+func TestAScenarioIsMeasuredForItsOwnTime(t *testing.T) {
+	t.Parallel()
+	p := plan{programs: []program{fakePeer(t, "fake", "slow@load")}, rounds: 1, timing: patiently, scenarios: []Scenario{
+		{Name: "short", Load: closed(1)}, {Name: "long", Load: closed(1), Measure: 20 * time.Millisecond},
+	}}
+	var r Report
+	p.carryOut(context.Background(), &r, &progress{out: io.Discard}, func(Scenario) {})
+	if len(r.Results) != 2 || r.Results[0].Note == "" || r.Results[1].Note != "" || r.Results[1].Calls == 0 {
+		t.Errorf("got %+v", r.Results)
 	}
 }
 

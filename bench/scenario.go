@@ -9,7 +9,7 @@ import (
 
 // A Load is what a client program is told to do: the fields of the line that it reads.
 type Load struct {
-	Work      string   `json:"work"` // message, echo, kiss, plain, stream or send
+	Work      string   `json:"work"` // message, wait, echo, kiss, plain, stream, duplex or send
 	Addrs     []string `json:"addrs"`
 	Size      int      `json:"size"`
 	Callers   int      `json:"callers"`
@@ -24,6 +24,9 @@ type Load struct {
 	Window    int      `json:"window"`
 	WarmupMS  int      `json:"warmup_ms"`
 	MeasureMS int      `json:"measure_ms"`
+
+	DeadlineMS  int    `json:"deadline_ms,omitempty"` // of each call; 0 is none
+	Certificate string `json:"certificate,omitempty"` // of the servers, in PEM; empty is without TLS
 }
 
 // A Beside is what goes on beside the calls that are measured, on the same connections: an echo in
@@ -51,6 +54,9 @@ type Scenario struct {
 	// Client is the peer whose program makes the calls, whichever peer's program serves them. So
 	// the peers are compared as servers of the same client. Empty: each peer calls itself.
 	Client string `json:"client,omitempty"`
+
+	TLS     bool          `json:"tls,omitempty"`     // the connections use TLS 1.3
+	Measure time.Duration `json:"measure,omitempty"` // the least time to measure for
 }
 
 // Kinds of load that several scenarios share.
@@ -110,14 +116,14 @@ var (
 	remoteActors = []string{"actors-protoactor", "kraps-rpc"}
 )
 
-// The peers whose servers serve gRPC's client, beside yodel-wires.
-var overGRPC = []string{"grpc-go", "connect-go"}
-
 // The closed loop with more and more callers: how throughput depends on them is a figure, too.
 const growing = "closed"
 
 // The scenarios, in the order in which they run.
-var scenarios = []Scenario{
+var scenarios = slices.Concat(ownClients, grpcClient, connectClient, otherClients, ofActors)
+
+// ownClients are those in which each peer calls itself.
+var ownClients = []Scenario{
 	{Name: "closed-1", Title: "1 caller", Group: growing, Load: closed(1), Java: true, Variants: still},
 	{Name: "closed-10", Title: "10 callers", Group: growing, Load: closed(10), Java: true},
 	{Name: "closed-100", Title: "100 callers", Group: growing, Load: closed(100), Java: true},
@@ -189,13 +195,10 @@ var scenarios = []Scenario{
 
 	{Name: "idle-1", Title: "memory with one connection", Load: idle(1), Full: true},
 	{Name: "idle-10000", Title: "memory with 10,000 connections, all but one of them idle", Load: idle(10_000), Full: true},
+}
 
-	{Name: "grpc-1", Title: "servers of the client of grpc-go, 1 caller", Group: "grpc", Client: "grpc-go",
-		Load: closed(1), Full: true, Peers: overGRPC, Variants: wires},
-	{Name: "grpc-100", Title: "servers of the client of grpc-go, 100 callers", Group: "grpc", Client: "grpc-go",
-		Load: closed(100), Full: true, Peers: overGRPC, Variants: wires},
-	{Name: "grpc-1000", Title: "servers of the client of grpc-go, 1000 callers", Group: "grpc", Client: "grpc-go",
-		Load: closed(1000), Full: true, Peers: overGRPC, Variants: wires},
+// otherClients are those of unchanged clients of other frameworks than grpc-go and connect-go.
+var otherClients = []Scenario{
 	{Name: "rpcx-1", Title: "servers of the client of rpcx, 1 caller", Group: "rpcx", Client: "rpcx",
 		Load: closed(1), Full: true, Peers: []string{"rpcx"}, Variants: wires},
 	{Name: "rpcx-100", Title: "servers of the client of rpcx, 100 callers", Group: "rpcx", Client: "rpcx",
@@ -208,7 +211,10 @@ var scenarios = []Scenario{
 		Load: closed(100), Full: true, Peers: []string{"thrift"}, Variants: wires},
 	{Name: "thrift-1000", Title: "servers of the client of Apache Thrift, 1000 callers", Group: "thrift", Client: "thrift",
 		Load: closed(1000), Full: true, Peers: []string{"thrift"}, Variants: wires},
+}
 
+// ofActors are those of actors.
+var ofActors = []Scenario{
 	{Name: "actor-local-send-1", Title: "messages to an actor of the same process, 1 sender", Load: sends(1, true), Full: true,
 		Peers: besideActors, Variants: actors},
 	{Name: "actor-local-send-10", Title: "messages to 10 actors of the same process, 10 senders", Load: sends(10, true), Full: true,

@@ -41,6 +41,9 @@ type order struct {
 	Window    int      `json:"window"` // async: calls open at most
 	WarmupMS  int      `json:"warmup_ms"`
 	MeasureMS int      `json:"measure_ms"`
+
+	DeadlineMS  int    `json:"deadline_ms"` // of each call; 0 is none
+	Certificate string `json:"certificate"` // of the servers, in PEM; empty is without TLS
 }
 
 // A beside is what goes on beside the calls that are measured, on the same connections: callers
@@ -56,8 +59,12 @@ func (o *order) check(p *Peer) error {
 		return fmt.Errorf("no work %q: %w", o.Work, errors.ErrUnsupported)
 	case (o.Local || o.Idle > 0) && !p.Actors:
 		return fmt.Errorf("no actors in the client: %w", errors.ErrUnsupported)
-	case o.Work == Send && (o.Messages <= 0 || o.Mode != closed):
-		return errors.New("the work send needs messages and the mode closed")
+	case o.DeadlineMS > 0 && !p.Deadlines:
+		return fmt.Errorf("no deadlines: %w", errors.ErrUnsupported)
+	case o.Certificate != "" && p.ServeTLS == nil:
+		return fmt.Errorf("no TLS: %w", errors.ErrUnsupported)
+	case (o.Work == Send || o.Work == Duplex) && (o.Messages <= 0 || o.Mode != closed):
+		return fmt.Errorf("the work %s needs messages and the mode closed", o.Work)
 	case !slices.Contains([]string{closed, open, async, fresh}, o.Mode):
 		return fmt.Errorf("there is no mode %q", o.Mode)
 	case o.Work == Plain && !slices.Contains([]string{"gob", "json", "msgpack"}, o.Codec):
@@ -117,7 +124,13 @@ func (r *run) now() int64 { return int64(time.Since(r.epoch)) }
 // start dials, and begins to call. The context ends with the program.
 func (r *run) start(ctx context.Context, p *Peer) error {
 	o := Options{Work: r.Work, Addrs: r.Addrs, Size: r.Size, Callers: r.Callers, Async: r.Mode == async, Conns: r.Conns, Messages: r.Messages, Codec: r.Codec,
-		Local: r.Local, Idle: r.Idle}
+		Local: r.Local, Idle: r.Idle, Deadline: time.Duration(r.DeadlineMS) * time.Millisecond}
+	if r.Certificate != "" {
+		var err error
+		if o.TLS, err = trusting(r.Certificate); err != nil {
+			return err
+		}
+	}
 	callers := make([]func() error, r.Callers)
 	if r.Mode == fresh {
 		o.Callers = 1

@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Main is the program of a framework: `PROGRAM serve` or `PROGRAM load`. It speaks JSON, an object
-// on each line, over its standard input and output, and ends with its input. bench/README.md has
-// the protocol.
+// Main is the program of a framework: `PROGRAM serve`, `PROGRAM serve-tls` or `PROGRAM load`. It
+// speaks JSON, an object on each line, over its standard input and output, and ends with its input.
+// bench/README.md has the protocol.
 func Main(p Peer) {
 	out, err := claimStdout()
 	if err != nil {
@@ -30,9 +30,9 @@ func Main(p Peer) {
 	if len(os.Args) == 2 {
 		role = os.Args[1]
 	}
-	roles := map[string]func(*Peer, io.Reader, io.Writer) error{"serve": serve, "load": load}
+	roles := map[string]func(*Peer, io.Reader, io.Writer) error{"serve": serve, "serve-tls": serveTLS, "load": load}
 	if roles[role] == nil {
-		fmt.Fprintf(os.Stderr, "usage: %s serve|load\n", os.Args[0])
+		fmt.Fprintf(os.Stderr, "usage: %s serve|serve-tls|load\n", os.Args[0])
 		os.Exit(2)
 	}
 	stop, err := profile(role)
@@ -79,6 +79,8 @@ type greeting struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
 	Setup   string `json:"setup"`
+
+	Certificate string `json:"certificate,omitempty"` // in PEM: clients trust it
 }
 
 // Counters are what the Go runtime counts, since the program began or over a measurement.
@@ -109,7 +111,28 @@ func serve(p *Peer, in io.Reader, out io.Writer) error {
 		return fmt.Errorf("serve: %w", err)
 	}
 	defer stop()
-	if err := say(out, greeting{addr, p.Name, version(p.Module), p.Setup}); err != nil {
+	return p.answer(addr, "", in, out)
+}
+
+func serveTLS(p *Peer, in io.Reader, out io.Writer) error {
+	if p.ServeTLS == nil {
+		return fmt.Errorf("no TLS: %w", errors.ErrUnsupported)
+	}
+	config, certificate, err := selfSigned()
+	if err != nil {
+		return err
+	}
+	addr, stop, err := p.ServeTLS("127.0.0.1:0", config)
+	if err != nil {
+		return fmt.Errorf("serve with TLS: %w", err)
+	}
+	defer stop()
+	return p.answer(addr, certificate, in, out)
+}
+
+// answer greets as a server at addr, and answers what it is asked until the input ends.
+func (p *Peer) answer(addr, certificate string, in io.Reader, out io.Writer) error {
+	if err := say(out, greeting{addr, p.Name, version(p.Module), p.Setup, certificate}); err != nil {
 		return err
 	}
 	for lines := json.NewDecoder(in); ; {

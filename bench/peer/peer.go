@@ -8,7 +8,11 @@
 // server and as a client, and talks to both over their standard input and output.
 package peer
 
-import "context"
+import (
+	"context"
+	"crypto/tls"
+	"time"
+)
 
 // A Peer is a framework as its own users would set it up.
 type Peer struct {
@@ -17,9 +21,15 @@ type Peer struct {
 	Setup  string // what a reader has to know to judge it: "vtprotobuf, one connection, 1 MiB windows"
 	Works  []Work // what its client can do; nil for a program that only serves the clients of other peers
 	Actors bool   // its client can have actors: Options.Local and Options.Idle
+	// its client gives each call a deadline if Options.Deadline is set
+	Deadlines bool
 
 	// Serve serves all Works on addr, a loopback address with port 0, until stop is called.
 	Serve func(addr string) (actual string, stop func(), err error)
+
+	// ServeTLS is Serve with TLS as config has it. If it is set, the client takes Options.TLS. Nil
+	// is without TLS.
+	ServeTLS func(addr string, config *tls.Config) (actual string, stop func(), err error)
 
 	// Dial connects to servers that Serve has made. The context ends with the program. An error
 	// that is errors.ErrUnsupported says that the framework does not do such a load, which is no
@@ -46,6 +56,11 @@ const (
 	// Options.Codec. The server has the method registered by reflection, too, and each reply is
 	// decoded into a new one.
 	Plain Work = "plain"
+	// Wait is Message with a handler that blocks for Pause before it answers.
+	Wait Work = "wait"
+	// Duplex is one call in which both sides stream. The client sends Options.Messages messages of
+	// Options.Size bytes without waiting, the server sends each back, and the client compares it.
+	Duplex Work = "duplex"
 	// Stream is one server-streaming call of Options.Messages messages of Options.Size bytes, each
 	// compared.
 	Stream Work = "stream"
@@ -59,7 +74,7 @@ const (
 type Options struct {
 	Work    Work
 	Addrs   []string // of one server, or of several that the calls are spread over as the framework does that
-	Size    int      // bytes of an Echo and of a message of a Stream
+	Size    int      // bytes of an Echo and of a message of a Stream or Duplex
 	Callers int      // how many goroutines will call at once
 	Async   bool     // Start will be called instead of Caller, by one goroutine
 
@@ -67,8 +82,11 @@ type Options struct {
 	// fastest with so many callers; otherwise exactly as many.
 	Conns int
 
-	Messages int    // of one Stream or Send
+	Messages int    // of one Stream, Duplex or Send
 	Codec    string // of a Plain: gob, json or msgpack
+
+	Deadline time.Duration // of each call, from its begin; 0 is none; only if Peer.Deadlines is set
+	TLS      *tls.Config   // of the connections; nil is without TLS; only if Peer.ServeTLS is set
 
 	Local bool // the actors are in this process, and Addrs is not used; only if Peer.Actors is set
 	Idle  int  // how many further actors this process has, which do nothing; only if Peer.Actors is set

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"strconv"
+	"time"
 )
 
 // Values is what a call of Kiss carries, in both directions.
@@ -32,7 +33,10 @@ func (v Values) CheckAnswer() error {
 	return nil
 }
 
-// Body returns random bytes for an Echo or a Stream.
+// Pause is how long the handler of Wait blocks.
+const Pause = time.Millisecond
+
+// Body returns random bytes for an Echo, a Stream or a Duplex.
 func Body(size int) []byte {
 	b := make([]byte, size)
 	_, _ = rand.Read(b) // It never fails.

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -25,9 +26,9 @@ func main() {
 		Module: "connectrpc.com/connect",
 		Setup: "google.golang.org/protobuf; the Connect protocol over h2c of net/http, no compression, " +
 			"largest windows, frames of up to 1 MiB; one connection; callers alternate where there are several servers",
-		Works: []peer.Work{peer.Message, peer.Echo, peer.Kiss, peer.Stream},
-		Serve: serve,
-		Dial:  dial,
+		Works: []peer.Work{peer.Message, peer.Echo, peer.Kiss, peer.Stream, peer.Wait, peer.Duplex},
+		Serve: serve, ServeTLS: serveTLS, Dial: dial,
+		Deadlines: true,
 	})
 }
 
@@ -61,27 +62,38 @@ func decoded(v *suite.Values) peer.Values {
 	return peer.Values{Text: v.Text, Num: v.Num, I: v.I, D: v.D}
 }
 
-// unencrypted is HTTP/2 without TLS.
-func unencrypted() *http.Protocols {
+// onlyHTTP2 is HTTP/2, with TLS or without.
+func onlyHTTP2(config *tls.Config) *http.Protocols {
 	p := new(http.Protocols)
-	p.SetUnencryptedHTTP2(true)
+	p.SetHTTP2(config != nil)
+	p.SetUnencryptedHTTP2(config == nil)
 	return p
 }
 
-func serve(addr string) (string, func(), error) {
+func serve(addr string) (string, func(), error) { return serveTLS(addr, nil) }
+
+// serveTLS serves without TLS if config is nil.
+func serveTLS(addr string, config *tls.Config) (string, func(), error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return "", nil, err
 	}
 	mux := http.NewServeMux()
 	mux.Handle(suite.NewSuiteHandler(server{}))
-	s := &http.Server{Handler: mux, Protocols: unencrypted(), HTTP2: &http.HTTP2Config{
+	mux.Handle(suite.NewWiresHandler(wires{}))
+	s := &http.Server{Handler: mux, Protocols: onlyHTTP2(config), TLSConfig: config, HTTP2: &http.HTTP2Config{
 		MaxConcurrentStreams:          1 << 20, // Else clients open a connection for every 250 calls.
 		MaxReadFrameSize:              frame,
 		MaxReceiveBufferPerConnection: 4<<20 - 1,
 		MaxReceiveBufferPerStream:     4<<20 - 1,
 	}}
-	go func() { _ = s.Serve(l) }() // It ends by Close.
+	go func() { // Both end by Close.
+		if config != nil {
+			_ = s.ServeTLS(l, "", "")
+		} else {
+			_ = s.Serve(l)
+		}
+	}()
 	return l.Addr().String(), func() { _ = s.Close() }, nil
 }
 
@@ -89,23 +101,34 @@ func serve(addr string) (string, func(), error) {
 type client struct {
 	o          peer.Options
 	transports []*http.Transport
-	stubs      []suite.SuiteClient
+	stubs      []stub
 	next       atomic.Uint64
+}
+
+// A stub is a server over one connection.
+type stub struct {
+	suite.SuiteClient
+
+	wires suite.WiresClient
 }
 
 // dial leaves it to the first calls to connect: net/http has no way to do it before.
 func dial(_ context.Context, o peer.Options) (peer.Client, error) {
-	c := &client{o: o}
+	c, scheme := &client{o: o}, "http://"
+	if o.TLS != nil {
+		scheme = "https://"
+	}
 	for range max(o.Conns, 1) {
 		t := &http.Transport{
-			Protocols:          unencrypted(),
+			Protocols:          onlyHTTP2(o.TLS),
+			TLSClientConfig:    o.TLS,
 			HTTP2:              &http.HTTP2Config{StrictMaxConcurrentRequests: true, MaxReadFrameSize: frame},
 			DisableCompression: true,
 		}
 		c.transports = append(c.transports, t)
 		for _, addr := range o.Addrs {
-			stub := suite.NewSuiteClient(&http.Client{Transport: t}, "http://"+addr, connect.WithAcceptCompression("gzip", nil, nil))
-			c.stubs = append(c.stubs, stub)
+			over, url, options := &http.Client{Transport: t}, scheme+addr, connect.WithAcceptCompression("gzip", nil, nil)
+			c.stubs = append(c.stubs, stub{suite.NewSuiteClient(over, url, options), suite.NewWiresClient(over, url, options)})
 		}
 	}
 	return c, nil
@@ -113,11 +136,12 @@ func dial(_ context.Context, o peer.Options) (peer.Client, error) {
 
 func (c *client) Caller() (func() error, error) {
 	stub := c.stubs[int(c.next.Add(1))%len(c.stubs)]
-	ctx := context.Background()
 	switch c.o.Work {
 	case peer.Message:
 		m := message.New()
 		return func() error {
+			ctx, cancel := c.o.Context()
+			defer cancel()
 			reply, err := stub.Message(ctx, m)
 			if err != nil {
 				return err
@@ -127,6 +151,8 @@ func (c *client) Caller() (func() error, error) {
 	case peer.Echo:
 		body := &suite.Body{Data: peer.Body(c.o.Size)}
 		return func() error {
+			ctx, cancel := c.o.Context()
+			defer cancel()
 			reply, err := stub.Echo(ctx, body)
 			if err != nil {
 				return err
@@ -136,6 +162,8 @@ func (c *client) Caller() (func() error, error) {
 	case peer.Kiss:
 		v := encoded(peer.Asked())
 		return func() error {
+			ctx, cancel := c.o.Context()
+			defer cancel()
 			reply, err := stub.Kiss(ctx, v)
 			if err != nil {
 				return err
@@ -144,7 +172,13 @@ func (c *client) Caller() (func() error, error) {
 		}, nil
 	case peer.Stream:
 		o := &suite.Order{Data: peer.Body(c.o.Size), Messages: int64(c.o.Messages)}
-		return func() error { return stream(ctx, stub, o) }, nil
+		return func() error {
+			ctx, cancel := c.o.Context()
+			defer cancel()
+			return stream(ctx, stub, o)
+		}, nil
+	case peer.Wait, peer.Duplex:
+		return c.wires(stub.wires), nil
 	default:
 		return nil, fmt.Errorf("connect-go does not do %s here", c.o.Work)
 	}

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
@@ -34,9 +36,9 @@ func main() {
 		Module: "google.golang.org/grpc",
 		Setup: "google.golang.org/protobuf; static windows of 32 MiB (stream) and 256 MiB (connection); " +
 			"its buffers of 32 KiB, since larger ones do not make it faster; one connection; round_robin where there are several servers",
-		Works: []peer.Work{peer.Message, peer.Echo, peer.Kiss, peer.Stream},
-		Serve: serve,
-		Dial:  dial,
+		Works: []peer.Work{peer.Message, peer.Echo, peer.Kiss, peer.Stream, peer.Wait, peer.Duplex},
+		Serve: serve, ServeTLS: serveTLS, Dial: dial,
+		Deadlines: true,
 	})
 }
 
@@ -71,15 +73,25 @@ func decoded(v *suite.Values) peer.Values {
 }
 
 func serve(addr string) (string, func(), error) {
+	return serveWith(addr, insecure.NewCredentials())
+}
+
+func serveTLS(addr string, config *tls.Config) (string, func(), error) {
+	return serveWith(addr, credentials.NewTLS(config))
+}
+
+func serveWith(addr string, security credentials.TransportCredentials) (string, func(), error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return "", nil, err
 	}
 	s := grpc.NewServer(
+		grpc.Creds(security),
 		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(connWindow),
 		grpc.MaxRecvMsgSize(math.MaxInt32), grpc.MaxSendMsgSize(math.MaxInt32),
 	)
 	suite.RegisterSuiteServer(s, server{})
+	suite.RegisterWiresServer(s, wires{})
 	go func() { _ = s.Serve(l) }() // It ends by Stop.
 	return l.Addr().String(), s.Stop, nil
 }
@@ -94,7 +106,7 @@ type client struct {
 func dial(ctx context.Context, o peer.Options) (peer.Client, error) {
 	c := &client{o: o}
 	for range max(o.Conns, 1) {
-		channel, err := connect(ctx, o.Addrs)
+		channel, err := connect(ctx, o)
 		if err != nil {
 			return nil, errors.Join(err, c.Close())
 		}
@@ -103,9 +115,13 @@ func dial(ctx context.Context, o peer.Options) (peer.Client, error) {
 	return c, nil
 }
 
-func connect(ctx context.Context, addrs []string) (*grpc.ClientConn, error) {
+func connect(ctx context.Context, o peer.Options) (*grpc.ClientConn, error) {
+	addrs, security := o.Addrs, insecure.NewCredentials()
+	if o.TLS != nil {
+		security = credentials.NewTLS(o.TLS)
+	}
 	options := []grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithTransportCredentials(security),
 		grpc.WithStaticStreamWindowSize(streamWindow), grpc.WithStaticConnWindowSize(connWindow),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)),
 	}
@@ -134,16 +150,20 @@ func connect(ctx context.Context, addrs []string) (*grpc.ClientConn, error) {
 	return channel, nil
 }
 
-func (c *client) stub() suite.SuiteClient {
-	return suite.NewSuiteClient(c.channels[int(c.next.Add(1))%len(c.channels)])
+// channel takes the channels in turn.
+func (c *client) channel() *grpc.ClientConn {
+	return c.channels[int(c.next.Add(1))%len(c.channels)]
 }
 
 func (c *client) Caller() (func() error, error) {
-	stub, ctx := c.stub(), context.Background()
+	channel := c.channel()
+	stub := suite.NewSuiteClient(channel)
 	switch c.o.Work {
 	case peer.Message:
 		m := message.New()
 		return func() error {
+			ctx, cancel := c.o.Context()
+			defer cancel()
 			reply, err := stub.Message(ctx, m)
 			if err != nil {
 				return err
@@ -151,10 +171,12 @@ func (c *client) Caller() (func() error, error) {
 			return message.Check(reply)
 		}, nil
 	case peer.Echo:
-		return c.CallerOf(c.o.Size)
+		return c.echo(stub, c.o.Size), nil
 	case peer.Kiss:
 		v := encoded(peer.Asked())
 		return func() error {
+			ctx, cancel := c.o.Context()
+			defer cancel()
 			reply, err := stub.Kiss(ctx, v)
 			if err != nil {
 				return err
@@ -163,7 +185,13 @@ func (c *client) Caller() (func() error, error) {
 		}, nil
 	case peer.Stream:
 		o := &suite.Order{Data: peer.Body(c.o.Size), Messages: int64(c.o.Messages)}
-		return func() error { return stream(ctx, stub, o) }, nil
+		return func() error {
+			ctx, cancel := c.o.Context()
+			defer cancel()
+			return stream(ctx, stub, o)
+		}, nil
+	case peer.Wait, peer.Duplex:
+		return c.wires(suite.NewWiresClient(channel)), nil
 	default:
 		return nil, fmt.Errorf("grpc-go does not do %s here", c.o.Work)
 	}
@@ -171,14 +199,20 @@ func (c *client) Caller() (func() error, error) {
 
 // CallerOf returns a caller of an echo.
 func (c *client) CallerOf(size int) (func() error, error) {
-	stub, body := c.stub(), &suite.Body{Data: peer.Body(size)}
+	return c.echo(suite.NewSuiteClient(c.channel()), size), nil
+}
+
+func (c *client) echo(stub suite.SuiteClient, size int) func() error {
+	body := &suite.Body{Data: peer.Body(size)}
 	return func() error {
-		reply, err := stub.Echo(context.Background(), body)
+		ctx, cancel := c.o.Context()
+		defer cancel()
+		reply, err := stub.Echo(ctx, body)
 		if err != nil {
 			return err
 		}
 		return peer.CheckBody(reply.Data, body.Data)
-	}, nil
+	}
 }
 
 func stream(ctx context.Context, stub suite.SuiteClient, o *suite.Order) error {

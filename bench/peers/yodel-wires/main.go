@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The server of yodel for unchanged clients of other frameworks: gRPC, rpcx and Thrift on one port.
-// It makes no calls. The suite runs it with the client program of another peer.
+// The server of yodel for unchanged clients of other frameworks: gRPC, Connect, rpcx and Thrift on
+// one port. It makes no calls. The suite runs it with the client program of another peer.
 package main
 
 import (
 	"context"
+	stdtls "crypto/tls"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/bench/message"
@@ -16,9 +17,10 @@ import (
 	"github.com/yodel-rpc/yodel/protocol/http"
 	"github.com/yodel-rpc/yodel/protocol/rpcx"
 	"github.com/yodel-rpc/yodel/protocol/thrift"
+	"github.com/yodel-rpc/yodel/transport/tls"
 )
 
-// The methods that the clients in ../grpc-go, ../rpcx and ../thrift call.
+// The method Message of the clients in ../grpc-go and ../connect-go, ../rpcx and ../thrift.
 const (
 	sayGRPC   yodel.Method[message.BenchmarkMessage, message.BenchmarkMessage] = "yodel.bench.Suite/Message"
 	sayRPCX   yodel.Method[message.BenchmarkMessage, message.BenchmarkMessage] = "Suite.message"
@@ -28,14 +30,20 @@ const (
 func main() {
 	peer.Main(peer.Peer{
 		Name: "yodel-wires", Module: "github.com/yodel-rpc/yodel",
-		Setup: "one server and port for gRPC (protocol/http), rpcx (protocol/rpcx) and Thrift (protocol/thrift), its defaults; " +
-			"vtprotobuf as the message's code for gRPC and rpcx; codec/thrift by the tags of the generated struct for Thrift",
-		Serve: serve,
+		Setup: "one server and port for gRPC and Connect (protocol/http), rpcx (protocol/rpcx) and Thrift (protocol/thrift), its defaults; " +
+			"vtprotobuf as the message's code for gRPC, Connect and rpcx; codec/thrift by the tags of the generated struct for Thrift",
+		Serve: serve, ServeTLS: serveTLS,
 	})
 }
 
-func serve(addr string) (string, func(), error) {
-	l, err := yodel.TCP.Listen(addr)
+func serve(addr string) (string, func(), error) { return serveOver(yodel.TCP, addr) }
+
+func serveTLS(addr string, config *stdtls.Config) (string, func(), error) {
+	return serveOver(&tls.Transport{Server: config}, addr)
+}
+
+func serveOver(transport yodel.Transport, addr string) (string, func(), error) {
+	l, err := transport.Listen(addr)
 	if err != nil {
 		return "", nil, err
 	}
@@ -45,6 +53,7 @@ func serve(addr string) (string, func(), error) {
 	})
 	sayGRPC.Handle(s, answer)
 	sayRPCX.Handle(s, answer)
+	handleServices(s)
 	sayThrift.Handle(s, func(_ context.Context, in *bench.BenchmarkMessage) (*bench.BenchmarkMessage, error) {
 		in.Field1, in.Field2 = "OK", 100
 		return in, nil
