@@ -132,14 +132,14 @@ func (ses *Session) Begin(method string, codec Codec, compressor Compressor) *Se
 	in.method = in.as.Find()
 	in.call.Method, in.call.in, in.call.Codec, in.call.Compressor = in.as.Name, &in.serverCall, codec, compressor
 	in.times.Arrived = clock()
-	in.handle(in.waiting, ses.ctx)
+	in.handle(ses.ctx, in.waiting)
 	in.open.Method = in.as.Name
 	ses.conn.Begin(&in.open)
 	return v
 }
 
 // handle makes x the context of the handler. It ends with parent.
-func (in *foreignCall) handle(x *foreignContext, parent context.Context) {
+func (in *foreignCall) handle(parent context.Context, x *foreignContext) {
 	x.Init(parent)
 	x.callRef = callRef{in.as, &in.serverCall}
 	in.owner.Begin(&x.callRef)
@@ -192,6 +192,8 @@ func (v *Served) Types() (in, out []reflect.Type) {
 // disconnected. Admit waits until Call.Deadline at most. The first Admit of a session also calls
 // ServerOptions.Connect. If Admit fails, it returns the error for the caller, and the call was not
 // executed and must not run.
+//
+//nolint:contextcheck,nolintlint // the context is that of the call
 func (v *Served) Admit(n int, wait bool) *Error {
 	in := &v.in
 	ses, s := in.session, in.server
@@ -329,7 +331,7 @@ func (v *Served) Run() *Error {
 		in.method.Stats.Begin()
 	}
 	if in.call.OneWay {
-		in.handle(new(foreignContext), in.session.life)
+		in.handle(in.session.life, new(foreignContext))
 	}
 	if at := in.call.Deadline; !at.IsZero() {
 		in.handling.Limit(at)

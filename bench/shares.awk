@@ -11,6 +11,7 @@ function part(f) {
 	if (f ~ /internal\/runtime\/syscall|^syscall\./) return "system calls"
 	if (f ~ /^runtime\.(gcBgMarkWorker|bgsweep|bgscavenge|gcAssistAlloc|gcStart)/) return "garbage collection"
 	if (f ~ /^runtime\.(mcall|schedule|findRunnable|mstart|newproc|newstack|morestack|goready|ready|systemstack_switch|gopark)/) return "goroutines: scheduling, start, stack growth"
+	if (f ~ /yodel\/internal\/(h2|hpack|socket)/) return "HTTP/2"
 	if (f ~ /http2\/hpack|http2encodeHeaders|http2encKV|readMetaFrame/) return "net/http: HPACK"
 	if (f ~ /^net\/http\..*(Framer|[wW]riteFrame|bufferedWriter|writeResHeaders|writeData|FrameHeader|readFrames|frameCache|writeWithByteTimeout)/) return "net/http: frames"
 	if (f ~ /^net\/http\..*([fF]low|WindowUpdate|noteBodyRead)/) return "net/http: flow control"

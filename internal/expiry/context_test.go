@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -61,7 +62,8 @@ func TestAContextBehavesAsThoseOfPackageContext(t *testing.T) {
 }
 
 // take does to c what the octal digits of path name, and returns how c looked after each step.
-func take(c calls, path, steps int) (looked string) {
+func take(c calls, path, steps int) string {
+	var looked strings.Builder
 	parent, end := context.WithCancelCause(context.Background())
 	defer end(nil)
 	c.Init(parent)
@@ -88,22 +90,23 @@ func take(c calls, path, steps int) (looked string) {
 			if derived == nil {
 				ctx, cancel := context.WithCancel(c)
 				defer cancel()
-				derived = ctx
+				derived = ctx //nolint:fatcontext // once at most
 			}
 		}
 		path >>= 3
 		synctest.Wait()
 		at, ok := c.Deadline()
-		looked += fmt.Sprint(c.Err(), " ", at.Sub(time.Now().Round(0)).Round(time.Second) > 0, ok)
+		fmt.Fprint(&looked, c.Err(), " ", at.Sub(time.Now().Round(0)).Round(time.Second) > 0, ok)
 		if path&1 != 0 { // a look makes it too
-			looked += fmt.Sprint(" ", context.Cause(c), isClosed(c.Done()))
+			fmt.Fprint(&looked, " ", context.Cause(c), isClosed(c.Done()))
 		}
 		if derived != nil {
-			looked += fmt.Sprint(" ", derived.Err(), context.Cause(derived), isClosed(derived.Done()))
+			fmt.Fprint(&looked, " ", derived.Err(), context.Cause(derived), isClosed(derived.Done()))
 		}
-		looked += "; "
+		looked.WriteString("; ")
 	}
-	return looked + fmt.Sprint(context.Cause(c), isClosed(c.Done()))
+	fmt.Fprint(&looked, context.Cause(c), isClosed(c.Done()))
+	return looked.String()
 }
 
 var errCause, errParent = errors.New("the caller has left"), errors.New("the parent has ended")

@@ -660,7 +660,7 @@ func TestDroppedBodiesAreNotWhole(t *testing.T) {
 	p.check(p.id, "reply")
 	s := <-streams
 	p.untilReturned()
-	if n, err := s.Read(make([]byte, 10)); n != 0 || err == nil || err == io.EOF { //nolint:errorlint // Read returns it bare
+	if n, err := s.Read(make([]byte, 10)); n != 0 || err == nil || err == io.EOF {
 		t.Errorf("Read returns %d, %v", n, err)
 	}
 }

@@ -355,6 +355,7 @@ func (s slowTo) Dial(ctx context.Context, addr string) (net.Conn, error) {
 // The second attempt waits for another endpoint that is not connected yet. Beside the first one it
 // would wait for the same server.
 func TestTheSecondAttemptWaitsForAnotherEndpoint(t *testing.T) {
+	t.Attr("rerun", "never")
 	synctest.Test(t, func(t *testing.T) {
 		network, servers := serve(t, reply{10 * time.Second, nil}, reply{0, nil})
 		c := yodel.NewClient(yodel.Static("a", "b"), &yodel.ClientOptions{

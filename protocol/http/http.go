@@ -185,7 +185,7 @@ func (p *Protocol) Serve(ctx context.Context, s *yodel.Session) error {
 	if taken, ok := conn.(takeable); ok && bytes.HasPrefix(taken.First(), []byte("PRI ")) {
 		return p.serveHTTP2(ctx, s, conn, taken)
 	}
-	return newConnection(ctx, p, s, conn).serve() //nolint:contextcheck // the context of a call is that of its session
+	return newConnection(ctx, p, s, conn).serve()
 }
 
 // A router passes the requests of one session to the protocols that serve them.
