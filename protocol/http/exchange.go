@@ -471,12 +471,20 @@ func (r *pacedReader) Read(b []byte) (int, error) {
 }
 
 // unpace ends the deadline of a pacedReader.
-func (x *exchange) unpace() { _ = x.control.SetReadDeadline(time.Time{}) }
+func (x *exchange) unpace() { _ = x.control.SetReadDeadline(x.never()) }
+
+// never returns the deadline that ends nothing: see forever.
+func (x *exchange) never() time.Time {
+	if x.router.own {
+		return time.Now().Add(forever)
+	}
+	return time.Time{}
+}
 
 // forget ends the deadlines of a request that the client has reset. If the http.Server of the
 // program serves HTTP/2, the timer of a deadline would keep the request in memory until it fires.
 func (x *exchange) forget() {
-	if x.r.Context().Err() != nil {
+	if !x.router.own && x.r.Context().Err() != nil {
 		_ = x.control.SetReadDeadline(time.Time{})
 		_ = x.control.SetWriteDeadline(time.Time{}) // as above
 	}
