@@ -50,8 +50,8 @@ type connection struct {
 	over     bool         // Read and Write fail; guarded by using
 }
 
-// forever is the time of deadlines that end nothing. With zero deadlines in their place, a client of
-// HTTP/1 that does not send the rest of a request keeps its connection.
+// forever is the time of deadlines that end nothing. With zero deadlines in their place, a client
+// of HTTP/1 that does not send the rest of a request keeps its connection.
 const forever = 100 * 365 * 24 * time.Hour
 
 func newConnection(ctx context.Context, p *Protocol, s *yodel.Session, conn net.Conn) *connection {
