@@ -155,8 +155,9 @@ func (c *Conn) Tick(now int64) {
 	c.ticks.Add(1)
 	c.mu.Lock()
 	l := &c.life
-	now = max(now, l.now) // calls that overlap may come in any order
-	if l.now == 0 {       // the first one
+	// Calls that overlap may come in any order.
+	now = max(now, l.now)
+	if l.now == 0 { // the first one
 		l.begun, l.since, l.heardAt, l.wroteAt, l.dataAt = now, now, now, now, now
 	}
 	l.now = now

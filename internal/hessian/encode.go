@@ -315,7 +315,7 @@ func (e *encoder) distinct(keys []reflect.Value) ([]string, error) {
 		}
 		text := string(alone.b)
 		if known[text] {
-			return nil, fmt.Errorf("hessian: two keys of type %v are encoded as the same bytes, so that one of them would be lost", key.Type())
+			return nil, fmt.Errorf("hessian: two keys of type %v have the same encoding, so one of their values would be lost", key.Type())
 		}
 		if known[text] = true; alone.objects == 0 {
 			encoded[i] = text

@@ -33,7 +33,7 @@ func (r *Rules) lossy(t reflect.Type) error {
 	case k == reflect.Interface && t.NumMethod() > 0 && !r.Interfaces:
 		return errors.New("an interface with methods cannot be decoded into: use a concrete type")
 	case k == reflect.Map && r.PlainKeys && r.refers(t.Key(), false):
-		return fmt.Errorf("a %v is no key, because it contains a pointer or an interface", t.Key())
+		return fmt.Errorf("a %v cannot be a key, because it contains a pointer or an interface", t.Key())
 	case k == reflect.Map && r.Key != nil:
 		return r.Key(t.Key())
 	case k == reflect.Struct && carries.IsGenerated(t):

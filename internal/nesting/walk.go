@@ -331,7 +331,7 @@ func (w *walk) key(known map[string]bool, key reflect.Value) error {
 	}
 	b, err := w.rules.KeyBytes(key)
 	if err == nil && known[string(b)] {
-		err = fmt.Errorf("two keys of type %v are both encoded as %.40q, so that one of them would be lost", key.Type(), b)
+		err = fmt.Errorf("two keys of type %v have the same encoding %.40q, so one of their values would be lost", key.Type(), b)
 	}
 	known[string(b)] = true
 	return err

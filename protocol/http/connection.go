@@ -50,12 +50,8 @@ type connection struct {
 	over     bool         // Read and Write fail; guarded by using
 }
 
-// forever is the time of deadlines that end nothing. With zero deadlines in their place, a client
-// of HTTP/1 that does not send the rest of a request keeps its connection.
-const forever = 100 * 365 * 24 * time.Hour
-
 func newConnection(ctx context.Context, p *Protocol, s *yodel.Session, conn net.Conn) *connection {
-	c := &connection{router: router{protocol: p, session: s, own: true}, conn: conn, tls: s.Peer.TLS(), begun: make(chan struct{}), closed: make(chan struct{}), refuse: make(chan struct{})}
+	c := &connection{router: router{protocol: p, session: s}, conn: conn, tls: s.Peer.TLS(), begun: make(chan struct{}), closed: make(chan struct{}), refuse: make(chan struct{})}
 	limits := s.Limits()
 	var protocols std.Protocols
 	protocols.SetHTTP1(true)
@@ -63,8 +59,6 @@ func newConnection(ctx context.Context, p *Protocol, s *yodel.Session, conn net.
 		Handler:           c,
 		Protocols:         &protocols,
 		ReadHeaderTimeout: limits.Handshake,
-		ReadTimeout:       forever,
-		WriteTimeout:      forever,
 		IdleTimeout:       -1,                         // none: the session has one
 		MaxHeaderBytes:    limits.MaxMetadata + 8<<10, // and the headers of HTTP itself
 		BaseContext:       func(net.Listener) context.Context { return ctx },

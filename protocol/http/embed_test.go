@@ -3,9 +3,12 @@
 package http_test
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
+	"net"
 	std "net/http"
 	"net/http/httptest"
 	"strings"
@@ -41,6 +44,23 @@ func newEmbedded(t *testing.T, o yodel.ServerOptions, secure bool) (s *site, c *
 	t.Cleanup(outer.Close)
 	s.addr = outer.Listener.Addr().String()
 	return s, outer.Client()
+}
+
+// In an HTTP server of the program, too, a client that does not send the rest of a request gets a
+// response and loses its connection.
+func TestHalfARequestInAnotherServer(t *testing.T) {
+	s, _ := newEmbedded(t, yodel.ServerOptions{Limits: yodel.Limits{KeepAlive: 10 * time.Millisecond}}, false)
+	conn, err := net.Dial("tcp", s.addr)
+	must(t, err)
+	defer conn.Close()
+	from := bufio.NewReader(conn)
+	status, _ := exchangeRaw(t, conn, from, "POST /api/Test/Echo HTTP/1.1\r\nContent-Type: application/json\r\n", 100, `{"text":`)
+	if status != std.StatusGatewayTimeout {
+		t.Errorf("got status %d", status)
+	}
+	if _, err := from.ReadByte(); !errors.Is(err, io.EOF) {
+		t.Errorf("the connection does not end: %v", err)
+	}
 }
 
 func TestHandlerInAnotherServer(t *testing.T) {

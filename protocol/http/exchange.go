@@ -471,20 +471,13 @@ func (r *pacedReader) Read(b []byte) (int, error) {
 }
 
 // unpace ends the deadline of a pacedReader.
-func (x *exchange) unpace() { _ = x.control.SetReadDeadline(x.never()) }
+func (x *exchange) unpace() { _ = x.control.SetReadDeadline(time.Time{}) }
 
-// never returns the deadline that ends nothing: see forever.
-func (x *exchange) never() time.Time {
-	if x.router.own {
-		return time.Now().Add(forever)
-	}
-	return time.Time{}
-}
-
-// forget ends the deadlines of a request that the client has reset. If the http.Server of the
-// program serves HTTP/2, the timer of a deadline would keep the request in memory until it fires.
+// forget ends the deadlines of a request of HTTP/2 that the client has reset. In an http.Server of
+// the program, the timer of a deadline would keep the request in memory until it fires. In HTTP/1,
+// the deadline that has passed ends the connection of a client that does not send the rest.
 func (x *exchange) forget() {
-	if !x.router.own && x.r.Context().Err() != nil {
+	if x.r.ProtoMajor >= 2 && x.r.Context().Err() != nil {
 		_ = x.control.SetReadDeadline(time.Time{})
 		_ = x.control.SetWriteDeadline(time.Time{}) // as above
 	}

@@ -192,7 +192,6 @@ func (p *Protocol) Serve(ctx context.Context, s *yodel.Session) error {
 type router struct {
 	protocol *Protocol
 	session  *yodel.Session
-	own      bool // the http.Server is that of a connection of this package, which serves HTTP/1
 }
 
 // route serves one request.

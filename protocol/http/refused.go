@@ -10,12 +10,13 @@ import (
 )
 
 // This file reads what is left of a request that the server has answered before its end. Without
-// that, net/http resets the stream of HTTP/2 after the response, and some proxies then drop the
-// response. In HTTP/1, net/http reads the rest itself, without a limit of time.
+// that, the stream of HTTP/2 is reset after the response, and some proxies then drop the response.
+// In HTTP/1, net/http reads the rest itself, without a limit of time.
 
 // Bounds of the rest of a request. What a client of HTTP/2 has sent without an answer is on the way
-// already, and at most a window of flow control, which is 1 MiB in net/http. A client that sends
-// more, or waits for the response before it ends its request, gets the response and a reset.
+// already, and at most a window of flow control, which is 128 KiB on a port of the server and 1 MiB
+// in net/http. A client that sends more, or waits for the response before it ends its request, gets
+// the response and a reset.
 const (
 	mostRest = 1 << 20
 	restTime = 100 * time.Millisecond

@@ -90,7 +90,7 @@ func (x *exchange) until(ctx context.Context, set func(time.Time) error) (releas
 	return func() {
 		if !stop() {
 			<-done
-			_ = set(x.never()) // as above
+			_ = set(time.Time{}) // as above
 		}
 	}
 }
