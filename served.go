@@ -94,6 +94,7 @@ type foreignCall struct {
 	messages *foreign.Stream // of v.Stream
 	bytes    int             // admitted bytes of the request, of the expected reply and their cost
 	sent     int             // bytes of the reply
+	room     []byte          // where AppendReply encodes the reply
 	hidden   string          // where the text of the error is that the caller does not see; empty if it sees it
 }
 
@@ -428,10 +429,14 @@ func (v *Served) AppendReply(dst []byte) (reply []byte, compressed bool, err *Er
 			in.err = failure("YDL5002", "%s: the reply ended the goroutine (runtime.Goexit) that encoded it", in.call.Method)
 		}
 	}()
-	scratch := in.server.scratch.Get()
+	in.room = dst[len(dst):]
+	scratch := &in.room
+	if cap(in.room) == 0 {
+		scratch = in.server.scratch.Get()
+		defer in.server.scratch.Put(scratch)
+	}
 	body, compressed := in.encode(scratch)
-	returned = true
-	defer in.server.scratch.Put(scratch)
+	returned, in.room = true, nil
 	if in.err != nil {
 		return dst, false, v.Outcome()
 	}
@@ -439,6 +444,9 @@ func (v *Served) AppendReply(dst []byte) (reply []byte, compressed bool, err *Er
 	if in.method != nil {
 		in.method.Replies.Add(len(body))
 		in.method.First.Known()
+	}
+	if n := len(dst); n < cap(dst) && len(body) > 0 && &body[0] == &dst[:n+1][n] { // it was encoded there
+		return dst[:n+len(body)], compressed, nil
 	}
 	return append(dst, body...), compressed, nil
 }
@@ -550,7 +558,7 @@ func (v *Served) Free() {
 	in.call, in.method, in.session, in.peer, in.as, in.ctx = Call{}, nil, nil, nil, nil, nil
 	in.body, in.view, in.compressed, in.plain, in.owned = nil, nil, false, false, false
 	in.executed, in.notProcessed, in.early, in.admitted = false, false, false, false
-	in.times, in.keySent, in.bytes, in.sent = record.Served{}, 0, 0, 0
+	in.times, in.keySent, in.bytes, in.sent, in.room = record.Served{}, 0, 0, 0, nil
 	in.open.Running.Store(false)
 	in.server.freed.Put(v)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/hpack"
 	"github.com/yodel-rpc/yodel/internal/inline"
+	"github.com/yodel-rpc/yodel/internal/spares"
 )
 
 // reading is what a connection has received so far. The goroutine that reads owns it.
@@ -46,6 +47,7 @@ type reader struct {
 	spare *Stream       // for the next request
 	cur   *Stream       // the request whose handler runs
 	ready *Stream       // a request that has become whole, whose handler runs next
+	fed   *Stream       // more of its body has arrived, and a Read may wait for it
 	list  listing
 	add   func(name, value string, m *meaning) bool // of list; made once, because a closure is an allocation
 	taken int                                       // how many frames
@@ -100,6 +102,7 @@ func (rd *reader) loop() {
 		}
 		rd.w += n
 		rd.c.reads.Add(1)
+		spares.Process.MessageArrived()
 	}
 }
 
@@ -137,6 +140,7 @@ func (rd *reader) handle() bool {
 		}
 		if s := rd.ready; s != nil && fault == nil {
 			rd.ready = nil
+			rd.feed(nil)
 			still = rd.run(s)
 		}
 		if !still {
@@ -272,6 +276,7 @@ func (rd *reader) reset(id uint32) *Fault {
 func (rd *reader) endBatch() bool {
 	c := rd.c
 	c.mu.Lock()
+	rd.feedLocked(nil)
 	if c.in.back > 0 {
 		c.giveBackLocked(c.in.back)
 		c.in.back = 0
@@ -281,6 +286,24 @@ func (rd *reader) endBatch() bool {
 	defer c.mu.Unlock()
 	c.send.awaitSpaceRelocking()
 	return !c.life.over
+}
+
+// feedLocked wakes the Read of the last stream that got a part of its body, unless s gets the next
+// part. A handler that is woken once for all parts of a batch takes less processor time.
+func (rd *reader) feedLocked(s *Stream) {
+	if rd.fed != nil && rd.fed != s {
+		rd.fed.wakeLocked()
+	}
+	rd.fed = s
+}
+
+// feed is feedLocked without the lock.
+func (rd *reader) feed(s *Stream) {
+	if rd.fed != nil {
+		rd.c.mu.Lock()
+		rd.feedLocked(s)
+		rd.c.mu.Unlock()
+	}
 }
 
 // readPlain reads a connection that is not a socket. While nothing is unread, it waits with a small

@@ -4,6 +4,7 @@ package h2
 
 import (
 	"errors"
+	"math"
 	"os"
 	"runtime"
 	"slices"
@@ -105,7 +106,7 @@ func (s *Stream) Write(p []byte) (int, error) {
 	}
 	n := c.send.dataLocked(s, p, false)
 	if n == len(p) {
-		s.flushAndUnlock()
+		s.flushSoonAndUnlock()
 		return n, nil
 	}
 	if s.inline {
@@ -133,6 +134,24 @@ func (s *Stream) Write(p []byte) (int, error) {
 		return n, err
 	}
 	return len(p), nil
+}
+
+// WriteNow sends a part of the body that consists of two pieces, and reports whether it has. It
+// does nothing if the client does not take all of it at once, or if it does not fit into a frame.
+// Write sends it then.
+func (s *Stream) WriteNow(head, body []byte) bool {
+	c := s.c
+	w := &c.send
+	size := len(head) + len(body)
+	c.mu.Lock()
+	if !s.headed || s.state == closed || s.ends || s.err != nil || w.head != nil || passed(s.writeBy) || w.roomLocked(s, size) < size {
+		c.mu.Unlock()
+		return false
+	}
+	w.out = append(appendHeader(w.out, dataFrame, 0, s.id, size), head...)
+	w.sentLocked(s, body, size, true)
+	s.flushSoonAndUnlock()
+	return true
 }
 
 // End ends the reply, with a trailer or without. A reply without a Header is its trailer alone,
@@ -171,4 +190,48 @@ func (s *Stream) flushAndUnlock() {
 		w.yielding = false
 	}
 	c.flushAndUnlock()
+}
+
+const (
+	// oneByOne is how many parts of bodies are written one by one before a goroutine collects them.
+	oneByOne = 2
+	// enoughOutput is how much output is written by the handler that makes it.
+	enoughOutput = 16 << 10
+)
+
+// flushSoonAndUnlock writes a part of a body, or leaves it to a goroutine. A handler that writes
+// several parts in a row is likely to write more before that goroutine runs, so that they go out in
+// one write. A handler that waits for its client between the parts writes each one itself.
+func (s *Stream) flushSoonAndUnlock() {
+	c := s.c
+	w := &c.send
+	switch {
+	case s.inline, w.flushing, len(w.out) >= enoughOutput, w.row < oneByOne:
+		w.row++
+		s.flushAndUnlock()
+		return
+	case !w.soon && !w.yielding:
+		w.soon = true
+		c.ended.Add(1)
+		go c.flushSoon()
+	}
+	c.mu.Unlock()
+}
+
+// flushRelocking writes what flushSoon would write, before the handler waits for the client. It
+// unlocks Conn.mu meanwhile.
+func (s *Stream) flushRelocking() {
+	w := &s.c.send
+	if w.row = 0; w.soon && !s.inline {
+		s.c.flushAndUnlock()
+		s.c.mu.Lock()
+	}
+}
+
+// flushSoon writes what handlers have left to it.
+func (c *Conn) flushSoon() {
+	defer c.ended.Done()
+	c.mu.Lock()
+	c.send.soon = false
+	c.flushTimesAndUnlock(math.MaxInt)
 }

@@ -289,7 +289,9 @@ func (rd *reader) data(f *frame) *Fault {
 	padding := f.size - len(f.payload)
 	c.giveBackLocked(padding)
 	s.giveBackLocked(padding)
-	c.storeLocked(s, f.payload, f.has(flagEndStream))
+	if c.storeLocked(s, f.payload, f.has(flagEndStream)); s.waiting != nil {
+		rd.feedLocked(s)
+	}
 	if len(f.payload) > 0 {
 		rd.earnControl()
 	}
@@ -326,12 +328,26 @@ func (c *Conn) storeLocked(s *Stream, p []byte, last bool) {
 	default:
 		c.startLocked(s) // it reads the rest by itself
 	}
+	if n := copy(s.into, p); n > 0 && s.read == len(s.body) {
+		s.into, p = s.into[n:], p[n:]
+		c.giveBackLocked(n)
+		s.giveBackLocked(n)
+	}
+	if len(p) > 0 {
+		s.keepLocked(p)
+	}
+}
+
+// keepLocked appends a part of a body to what the handler has not read.
+func (s *Stream) keepLocked(p []byte) {
 	if s.read > len(s.body)/2 {
 		s.body = s.body[:copy(s.body, s.body[s.read:])]
 		s.read = 0
 	}
+	if need := len(s.body) + len(p); need > cap(s.body) {
+		s.body = enlarge(s.body, need)
+	}
 	s.body = append(s.body, p...)
-	s.wakeLocked()
 }
 
 // growLocked makes room for n more bytes of a body, if Reserve has memory for it.

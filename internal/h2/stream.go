@@ -72,12 +72,13 @@ type Stream struct {
 	// The body.
 	complete bool // the client has ended the request
 	body     []byte
-	read     int   // how many bytes of body the handler has read
-	lost     bool  // a part that the handler has not read was dropped
-	counted  int   // how many of the unread bytes Reserve has counted, so that no window stands for them
-	window   int   // how many bytes the client may send
-	back     int   // bytes that no WINDOW_UPDATE has given back
-	got      int64 // bytes of the body so far
+	read     int    // how many bytes of body the handler has read
+	into     []byte // the rest of the memory of a Read that waits
+	lost     bool   // a part that the handler has not read was dropped
+	counted  int    // how many of the unread bytes Reserve has counted, so that no window stands for them
+	window   int    // how many bytes the client may send
+	back     int    // bytes that no WINDOW_UPDATE has given back
+	got      int64  // bytes of the body so far
 	readBy   time.Time
 	trailers []Field
 
@@ -114,23 +115,30 @@ func (s *Stream) Body() []byte {
 	return s.body[s.read:]
 }
 
-// keepBody is the largest buffer that a stream keeps for further DATA.
-const keepBody = 4 << 10
-
 // Read reads the body. It waits for the client, and returns io.EOF at the end of the body. If the
 // stream has ended before the body, it returns another error. See also SetReadDeadline.
 func (s *Stream) Read(p []byte) (int, error) {
 	c := s.c
 	c.mu.Lock()
-	for s.read == len(s.body) && s.err == nil && s.state == open && len(p) > 0 {
+	if s.awaitsLocked(p) {
+		s.flushRelocking()
+	}
+	s.into = p
+	for s.awaitsLocked(p) && len(s.into) == len(p) {
 		if passed(s.readBy) {
+			s.into = nil
 			c.mu.Unlock()
 			return 0, os.ErrDeadlineExceeded
 		}
 		s.waitUntilRelocking(s.readBy)
 	}
-	n := copy(p, s.body[s.read:])
-	if n == 0 {
+	n := len(p) - len(s.into)
+	s.into = nil
+	if n > 0 { // the reader has given it back
+		s.flushReadAndUnlock()
+		return n, nil
+	}
+	if n = copy(p, s.body[s.read:]); n == 0 {
 		err := s.err
 		switch {
 		case err != nil || len(p) == 0:
@@ -148,17 +156,28 @@ func (s *Stream) Read(p []byte) (int, error) {
 	c.giveBackLocked(n - counted)
 	s.giveBackLocked(n - counted)
 	if s.read == len(s.body) {
-		s.body, s.read = s.body[:0], 0
-		if cap(s.body) > keepBody {
-			s.body = nil
-		}
+		s.body, s.read = recycle(s.body), 0
 		if s.reserved > s.cost {
 			c.cfg.Release(s.reserved - s.cost)
 			s.reserved, s.body = s.cost, nil
 		}
 	}
-	s.flushAndUnlock()
+	s.flushReadAndUnlock()
 	return n, nil
+}
+
+// awaitsLocked reports whether a Read into p waits.
+func (s *Stream) awaitsLocked(p []byte) bool {
+	return s.read == len(s.body) && s.err == nil && s.state == open && len(p) > 0
+}
+
+// flushReadAndUnlock writes the WINDOW_UPDATE that a Read has brought about, unless flushSoon does.
+func (s *Stream) flushReadAndUnlock() {
+	if s.c.send.soon {
+		s.c.mu.Unlock()
+		return
+	}
+	s.flushAndUnlock()
 }
 
 // Trailers returns the fields behind the body, after Read has returned io.EOF or if Whole is true.

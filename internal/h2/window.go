@@ -112,14 +112,21 @@ func (w *sending) frameLocked(s *Stream, p []byte, n int, last bool) {
 	if last && n == len(p) {
 		flags = flagEndStream
 	}
-	w.out = append(appendHeader(w.out, dataFrame, flags, s.id, n), p[:n]...)
+	w.out = appendHeader(w.out, dataFrame, flags, s.id, n)
+	w.sentLocked(s, p[:n], n, n == len(p))
+}
+
+// sentLocked appends p, which is the rest of n bytes of a frame of DATA. Whole says that the frame
+// ends a part of the body.
+func (w *sending) sentLocked(s *Stream, p []byte, n int, whole bool) {
+	w.out = append(w.out, p...)
 	w.data++
 	s.delta -= int64(n)
 	w.credit -= int64(n)
-	if n == len(p) {
+	if whole {
 		w.c.earnResetsLocked(resetsPerReply)
 	}
-	if n == len(p) || n >= longFrame {
+	if whole || n >= longFrame {
 		w.earned = min(w.earned+controlsPerReply, mostControls)
 	}
 }

@@ -11,7 +11,7 @@ type workers struct {
 }
 
 // mostIdle bounds the idle goroutines of a connection.
-const mostIdle = 64
+const mostIdle = 1024
 
 // startLocked runs the handler of a stream in the table on a goroutine.
 func (c *Conn) startLocked(s *Stream) {

@@ -19,7 +19,9 @@ type sending struct {
 	out, spare []byte
 	flushing   bool      // a goroutine writes, or the output is over
 	yielding   bool      // a goroutine is about to flush
-	rest       []byte    // what the socket has not taken of a write; the goroutine of writeRest has it
+	soon       bool      // the goroutine of flushSoon is about to flush
+	row        int       // how many parts were written one by one since a handler last waited for the client
+	rest       unwritten // what the socket has not taken of a write; the goroutine of writeRest has it
 	written    uint64    // how many writes have got something through
 	before     uint64    // written at the last Tick
 	waiting    bool      // the reader waits for space
@@ -36,7 +38,7 @@ type sending struct {
 }
 
 // keepBuffer is the largest output buffer that is used again.
-const keepBuffer = 128 << 10
+const keepBuffer = 256 << 10
 
 // appendHeadersLocked appends a block in as many frames as it needs.
 func (w *sending) appendHeadersLocked(id uint32, fields []Field, end bool) {
@@ -80,9 +82,11 @@ const mostFlushes = 4
 // flushAndUnlock writes the output, unless another goroutine does. Frames that are appended
 // meanwhile go out in the next write. It does not wait for the client: what the socket does not
 // take is written by a goroutine, as is everything on a connection that is no socket.
-func (c *Conn) flushAndUnlock() {
+func (c *Conn) flushAndUnlock() { c.flushTimesAndUnlock(mostFlushes) }
+
+func (c *Conn) flushTimesAndUnlock(most int) {
 	w := &c.send
-	for range mostFlushes {
+	for range most {
 		if c.life.over {
 			w.dropLocked()
 		}
@@ -103,18 +107,18 @@ func (c *Conn) flushAndUnlock() {
 			return
 		}
 		if n < len(buf) {
-			w.rest = buf[n:]
+			w.rest = unwritten{buf, n}
 			break
 		}
 		w.tookLocked(buf)
 	}
 	if !w.flushing && len(w.out) == 0 || c.life.over {
 		c.life.checkLocked(c)
-	} else if !w.flushing || w.rest != nil {
+	} else if !w.flushing || w.rest.buf != nil {
 		w.flushing = true
 		c.ended.Add(1)
 		go c.writeRest(w.rest)
-		w.rest = nil
+		w.rest = unwritten{}
 	}
 	c.mu.Unlock()
 }
@@ -137,38 +141,51 @@ func (w *sending) tookLocked(buf []byte) {
 	w.resumeLocked()
 }
 
+// An unwritten is a buffer whose first n bytes were written.
+type unwritten struct {
+	buf []byte
+	n   int
+}
+
 // writeRest writes until no output is left. It waits for the client.
-func (c *Conn) writeRest(buf []byte) {
+func (c *Conn) writeRest(rest unwritten) {
 	defer c.ended.Done()
 	w := &c.send
 	for {
-		if len(buf) > 0 {
-			piece := buf[:min(len(buf), maxFrame)] // so that written tells that a slow client reads
-			n, err := c.nc.Write(piece)
+		for rest.n < len(rest.buf) {
+			n, err := c.writePiece(rest.buf[rest.n:])
+			rest.n += n
 			c.mu.Lock()
 			w.written++
 			if err != nil {
 				c.writeFailedAndUnlock(err)
 				return
 			}
-			if buf = buf[n:]; len(buf) > 0 {
-				c.mu.Unlock()
-				continue
-			}
-			w.flushing = false
-			w.resumeLocked()
-		} else {
-			c.mu.Lock()
-			w.flushing = false
+			c.mu.Unlock()
+		}
+		c.mu.Lock()
+		if w.flushing = false; rest.buf != nil {
+			w.tookLocked(rest.buf)
 		}
 		if len(w.out) == 0 || c.life.over {
 			c.life.checkLocked(c)
 			c.mu.Unlock()
 			return
 		}
-		buf = w.takeLocked()
+		rest = unwritten{w.takeLocked(), 0}
 		c.mu.Unlock()
 	}
+}
+
+// writePiece writes a part of buf. It waits for the client if the socket takes nothing at once. The
+// part is then so short that sending.written tells that a slow client reads.
+func (c *Conn) writePiece(buf []byte) (int, error) {
+	if c.direct.exists() {
+		if n, err := c.direct.write(buf); n > 0 || err != nil {
+			return n, err
+		}
+	}
+	return c.nc.Write(buf[:min(len(buf), maxFrame)])
 }
 
 // writeFailedAndUnlock ends the connection. Flushing stays set.

@@ -53,7 +53,7 @@ var families = []string{"accept", "codec", "compress", "middleware", "protocol",
 // These packages of internal may be imported by what the plug-ins of a family share, because they
 // know nothing of calls: package registry and the internal folders of the families. A plug-in may
 // not import them.
-var forFamilies = []string{"internal/isolate", "internal/nearest"}
+var forFamilies = []string{"internal/isolate", "internal/nearest", "internal/spares"}
 
 // These packages of internal may be imported by any plug-in. Each reads an encoding that plug-ins
 // of several families read, or is for all codecs: internal/nesting and internal/carries refuse

@@ -28,7 +28,9 @@ type grown struct {
 // sizes are the bounds of today's sizes. To raise one, add to grown. When a size has become
 // smaller, lower most and drop grown.
 var sizes = []size{
-	{of: "lines of the root, without tests", most: 11244, count: linesOf(".")},
+	{of: "lines of the root, without tests", most: 11244, grown: []grown{
+		{11254, "Served.AppendReply encodes into the memory of its caller, which saves a copy and an allocation of large replies; only a call knows its codec"},
+	}, count: linesOf(".")},
 	{of: "lines of internal/mux, without tests", most: 7998, count: linesOf("internal/mux")},
 	{of: "Go files in the folder of the root, with tests", most: 138, count: filesOf(".")},
 	{of: "files of the root that reach into Call.out or another field of this name", most: 8, count: filesWith(".", "out")},
@@ -81,7 +83,7 @@ var internalNames = []size{
 	internal("internal/unpack", 8),
 	internal("internal/values", 6),
 	internal("internal/wire", 84),              // the frames of the native protocol
-	internal("protocol/internal/framebody", 8), // reading, skipping and refusing a body, which eight protocols share
+	internal("protocol/internal/framebody", 9), // reading, skipping, refusing and freeing a body, which eight protocols share
 	internal("protocol/internal/httpwire", 42), // the headers and statuses of four protocols
 	internal("protocol/internal/jsonrpc", 12),
 	internal("protocol/internal/linkerror", 9), // one function for each error of a Link

@@ -23,7 +23,7 @@ var unwanted = &collect.Message{Err: ErrCallerGone}
 
 // newMessage returns a message that arrives in pieces.
 func (c *Conn) newMessage() *collect.Message {
-	return &collect.Message{Of: collect.Memory{Mu: &c.mu, Account: &c.memory, Spares: &c.rt.spares}}
+	return &collect.Message{Of: collect.Memory{Mu: &c.mu, Account: &c.memory, Spares: c.rt.spares}}
 }
 
 // collect begins to collect a request that arrives in pieces.

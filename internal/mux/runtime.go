@@ -14,7 +14,7 @@ import (
 
 // A Runtime provides what connections share within a process: the clock, random numbers, the
 // parker, the limit of goroutines that poll, and memory for large messages. A client or a server
-// names one in its Config. Without one, its connections use the Runtime of the process.
+// names one in its Config. Without one, its connections use that of the process.
 //
 // Tests set Now and Rand. Both must be set before the first connection begins. Several goroutines
 // may call them at the same time. Timers use the time of the process, whatever Now returns.
@@ -24,12 +24,12 @@ type Runtime struct {
 
 	parker  parker.Parker
 	pollers socket.Pollers
-	spares  spares.Set
+	spares  *spares.Set
 }
 
-// NewRuntime returns a Runtime that shares nothing with other Runtimes. It need not be closed.
+// NewRuntime returns a Runtime that shares only spares.Process with others. It need not be closed.
 func NewRuntime() *Runtime {
-	rt := new(Runtime)
+	rt := &Runtime{spares: &spares.Process}
 	rt.parker.Now = rt.now
 	return rt
 }

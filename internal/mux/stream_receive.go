@@ -104,7 +104,7 @@ func (rv *receiving) refill(ctx context.Context) error {
 			return err
 		}
 	}
-	rv.out.Refill(&rv.in, max(keepBuffer, 2*int(rv.window)), &c.rt.spares) //nolint:gosec // at most maxStreamWindow
+	rv.out.Refill(&rv.in, max(keepBuffer, 2*int(rv.window)), c.rt.spares) //nolint:gosec // at most maxStreamWindow
 	rv.held, rv.kept = rv.kept, 0
 	return nil
 }
@@ -115,7 +115,7 @@ func (rv *receiving) refill(ctx context.Context) error {
 func (rv *receiving) giveMemoryLocked() {
 	var memory *spares.Set
 	if st := rv.st; !st.opener || st.kind == wire.Feed {
-		memory = &st.conn.rt.spares
+		memory = st.conn.rt.spares
 	}
 	rv.in.Free(memory)
 	rv.out.Free(memory)
@@ -198,7 +198,7 @@ func (rv *receiving) wholeLocked(frames []byte) (size, n int) {
 		n++
 	}
 	if n > 0 {
-		rv.in.AddFrames(frames[:size], &st.conn.rt.spares)
+		rv.in.AddFrames(frames[:size], st.conn.rt.spares)
 		rv.received += uint64(size)
 		st.traffic.in(n, size-n*wire.HeaderSize)
 		rv.signalLocked()
@@ -276,7 +276,7 @@ func (rv *receiving) pieceOfRecordLocked(h wire.Header, piece []byte, cost uint6
 	st := rv.st
 	size, last := rv.in.Want(), h.Flags&wire.More == 0
 	// with a reservation, memory for the whole message is counted
-	if err := rv.in.AddPiece(piece, cost, last, rv.reserved > 0, &st.conn.rt.spares); err != nil {
+	if err := rv.in.AddPiece(piece, cost, last, rv.reserved > 0, st.conn.rt.spares); err != nil {
 		rv.closeReceiveLocked(&BrokenError{Cause: err})
 		return
 	}

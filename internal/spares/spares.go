@@ -46,6 +46,10 @@ type Set struct {
 	reserve  []byte        // nil when there is no reserve
 }
 
+// Process is the Set that the connections of the process share, because they share the garbage
+// collector.
+var Process Set
+
 type spares struct {
 	sync.Mutex
 	free [][]byte
@@ -58,18 +62,28 @@ func (m *Set) quarter(n int) *spares {
 	return &m.spares[4*(power-16)+n>>(power-2)&3]
 }
 
-// take returns memory of at least n bytes, or nil.
+// take returns memory of at least n bytes, or nil. It prefers memory of n bytes, so that messages
+// of two sizes do not use up each other's.
 func (s *spares) take(n int) []byte {
 	s.Lock()
 	defer s.Unlock()
+	at := -1
 	for i, b := range slices.Backward(s.free) {
-		if cap(b) >= n {
-			s.free = slices.Delete(s.free, i, i+1)
-			s.idle = min(s.idle, len(s.free))
-			return b
+		if cap(b) == n {
+			at = i
+			break
+		}
+		if cap(b) > n && at < 0 {
+			at = i
 		}
 	}
-	return nil
+	if at < 0 {
+		return nil
+	}
+	b := s.free[at]
+	s.free = slices.Delete(s.free, at, at+1)
+	s.idle = min(s.idle, len(s.free))
+	return b
 }
 
 func (s *spares) give(b []byte) {
@@ -86,13 +100,21 @@ func (s *spares) drop() {
 	s.idle = len(s.free)
 }
 
+// Size returns the least capacity of the memory that Take returns for n bytes.
+func Size(n int) int {
+	if n < Least || n > maxLarge {
+		return n
+	}
+	return (n + pageSize - 1) &^ (pageSize - 1)
+}
+
 // Take returns an empty slice with room for at least n bytes, which are not cleared.
 func (m *Set) Take(n int) []byte {
 	if n < Least || n > maxLarge {
 		return make([]byte, 0, n)
 	}
 	m.MessageArrived()
-	n = (n + pageSize - 1) &^ (pageSize - 1)
+	n = Size(n)
 	if b := m.quarter(n).take(n); b != nil {
 		return b
 	}

@@ -39,7 +39,10 @@ type exchange struct {
 	compressed bool                         // the request is compressed
 	uncancel   func() bool
 	reply      []byte
-	packed     bool // reply is compressed
+	buffer     *[]byte // of reply
+	packed     bool    // reply is compressed
+	request    []byte
+	raw        bool // the messages of the codec are bytes, so the handler may keep the request
 	large      bool // the request is larger than most
 	admitted   bool
 	finished   bool // finish leaves the rest of the request alone
@@ -81,6 +84,7 @@ func (x *exchange) beginMethod(method string, codec yodel.Codec) *yodel.Error {
 // start begins a call without metadata. The caller must call end.
 func (x *exchange) start(method string, codec yodel.Codec) *yodel.Call {
 	x.v = x.session.Begin(method, codec, x.compressor)
+	x.raw = codec == yodel.Raw
 	x.v.Caller = httpwire.Caller(x.r.UserAgent()) // a proxy may send the requests of several clients
 	x.uncancel = context.AfterFunc(x.r.Context(), x.v.Cancel)
 	return x.v.Call()
@@ -174,6 +178,12 @@ func (x *exchange) refuseLater(e *yodel.Error) *yodel.Error {
 func (x *exchange) end() {
 	x.uncancel()
 	x.v.End()
+	if x.buffer != nil {
+		keepReply(x.buffer)
+	}
+	if !x.raw {
+		framebody.Free(x.request)
+	}
 	x.session.Release(x.reserved)
 }
 
@@ -239,12 +249,14 @@ func (x *exchange) encoding() string {
 
 // run executes the call, and encodes the reply if the method has one. It does so on a goroutine of
 // the session, because a handler may end its goroutine, and that of net/http owns the response.
-func (x *exchange) run(replies bool) *yodel.Error {
+func (x *exchange) run(reply bool) *yodel.Error {
 	ended := make(chan struct{})
 	x.session.Go(func() {
 		defer close(ended)
-		if x.v.Run() == nil && replies {
-			x.reply, x.packed, _ = x.v.AppendReply(nil) // Outcome returns the error
+		if x.v.Run() == nil && reply {
+			x.buffer = replies.Get().(*[]byte)                //nolint:forcetypeassert // the pool holds nothing else
+			x.reply, x.packed, _ = x.v.AppendReply(*x.buffer) // Outcome returns the error
+			*x.buffer = x.reply
 		}
 	})
 	<-ended
@@ -390,7 +402,8 @@ func (x *exchange) readSized(n int, from *pacedReader) *yodel.Error {
 	if !x.admitted {
 		x.v.Reserved = cap(b)
 	}
-	x.v.Body, x.v.Owned = b, true
+	x.v.Body, x.v.Owned = b, x.raw
+	x.request = b
 	return nil
 }
 

@@ -347,7 +347,7 @@ func (d *directCall) run(m *direct) {
 		}
 	}()
 	buf := replies.Get().(*[]byte) //nolint:forcetypeassert // the pool holds nothing else
-	defer replies.Put(buf)
+	defer keepReply(buf)
 	var prefix [httpwire.PrefixSize]byte
 	reply := append((*buf)[:0], prefix[:]...)
 	e := d.v.Run()
@@ -362,14 +362,22 @@ func (d *directCall) run(m *direct) {
 		return
 	}
 	binary.BigEndian.PutUint32(reply[1:], uint32(len(reply)-httpwire.PrefixSize)) //nolint:gosec // at most MaxMessage
-	if cap(reply) <= mostDirect {
-		*buf = reply
-	}
+	*buf = reply
 	d.reply(reply)
 }
 
 // replies are buffers for encoded replies.
 var replies = sync.Pool{New: func() any { return new([]byte) }}
+
+// mostReply is the size of the largest buffer that is used for another reply, in bytes.
+const mostReply = 2 << 20
+
+// keepReply keeps a buffer for another reply.
+func keepReply(buf *[]byte) {
+	if *buf = (*buf)[:0]; cap(*buf) <= mostReply {
+		replies.Put(buf)
+	}
+}
 
 var (
 	status200 = h2.Field{Name: ":status", Value: "200"}

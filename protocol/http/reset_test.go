@@ -10,6 +10,7 @@ import (
 	"net"
 	std "net/http"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -148,6 +149,8 @@ func liveHeap() int64 {
 // siteWithHeap returns a site whose handlers may end unseen, and the heap before its first request.
 func siteWithHeap(t *testing.T) (s *site, before int64) {
 	t.Helper()
+	percent := debug.SetGCPercent(99) // so that package spares allocates no reserve
+	t.Cleanup(func() { debug.SetGCPercent(percent) })
 	s = newSite(t, nil, yodel.ServerOptions{})
 	go func() {
 		for { // the handlers of the site report their ends

@@ -159,11 +159,15 @@ func (st *stream) SendHeader() error {
 // Send implements yodel.Messages.
 func (st *stream) Send(ctx context.Context, body []byte, compressed bool) error {
 	st.start()
-	defer st.until(ctx, st.control.SetWriteDeadline)()
 	var flags byte
 	if compressed {
 		flags = httpwire.FlagCompressed
 	}
+	prefix := httpwire.Prefix(flags, len(body))
+	if now, ok := st.out.(interface{ WriteNow(head, body []byte) bool }); ok && now.WriteNow(prefix[:], body) {
+		return nil
+	}
+	defer st.until(ctx, st.control.SetWriteDeadline)()
 	err := st.write(flags, body)
 	if err == nil {
 		err = st.control.Flush()

@@ -10,6 +10,7 @@ import (
 	"io"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/spares"
 )
 
 // A Memory counts bytes before they are allocated. *yodel.Endpoint and *yodel.Session are such.
@@ -42,34 +43,47 @@ func NoMemory(method string) *yodel.Error {
 	}
 }
 
+// Free lets a later body use the memory of the result of Read. Nobody may use the result any more.
+func Free(body []byte) { spares.Process.Give(body) }
+
 // firstPart is how much memory the beginning of a body takes.
 const firstPart = 64 << 10
+
+// growth is by how much the memory of a body grows when it is full. To copy what has arrived costs
+// less the larger it is, and a peer makes this side hold the more.
+const growth = 4
 
 // Read reads n bytes and returns them behind prefix. M counts the capacity of the result, which the
 // caller releases. If m has no room, Read returns a *RefusedError. Any other error is that of from.
 func Read(prefix []byte, from io.Reader, n int, m Memory) ([]byte, error) {
 	total := len(prefix) + n
-	size := min(total, len(prefix)+firstPart)
+	size := spares.Size(min(total, len(prefix)+firstPart))
 	if !m.Reserve(size) {
 		return nil, &RefusedError{n}
 	}
-	b := append(make([]byte, 0, size), prefix...)
+	b := append(spares.Process.Take(size)[:0:size], prefix...)
 	for {
 		at := len(b)
-		b = b[:size]
+		b = b[:min(size, total)]
 		if _, err := io.ReadFull(from, b[at:]); err != nil {
 			m.Release(size)
+			Free(b)
 			return nil, Unexpected(err)
 		}
-		if size == total {
+		if len(b) == total {
 			return b, nil
 		}
 		old := size
-		if size = min(total, 2*old); !m.Reserve(size) {
-			m.Release(old)
-			return nil, &RefusedError{total - old}
+		if size = growth * old; size > total-total/4 {
+			size = total
 		}
-		b = append(make([]byte, 0, size), b...)
+		if size = spares.Size(size); !m.Reserve(size) {
+			m.Release(old)
+			return nil, &RefusedError{total - len(b)}
+		}
+		larger := append(spares.Process.Take(size)[:0:size], b...)
+		Free(b)
+		b = larger
 		m.Release(old)
 	}
 }
