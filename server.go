@@ -309,8 +309,18 @@ func (s *Server) serveSession(ses *Session, refuse func(error)) {
 		}
 	}()
 	defer s.guard.Rescue("a connection's own code")
-	var p Protocol
-	var name string
+	if p, name := ses.recognize(refuse, &native); p != nil {
+		ses.serve(p, name)
+	}
+}
+
+// recognize returns the protocol of a connection and its name. It serves one in yodel's own
+// protocol, and returns nil for that and for a connection that has ended. Its stack is not that of
+// serveSession, which stays as long as the connection.
+//
+//go:noinline
+func (ses *Session) recognize(refuse func(error), native *bool) (p Protocol, name string) {
+	s := ses.server
 	var first []byte
 	err := s.guard.Apart("the code that recognizes a protocol", nil, func() error {
 		if p, first = ses.sniff(); p != nil {
@@ -321,23 +331,20 @@ func (s *Server) serveSession(ses *Session, refuse func(error)) {
 	switch {
 	case err != nil:
 		s.event(ConnEvent{Kind: introspect.ReadFailed, Addr: ses.Peer.Addr.String(), Err: err})
-		return
 	case ses.ctx.Err() != nil: // Shutdown has cut it off
 		s.event(ConnEvent{Kind: introspect.Closed, Addr: ses.Peer.Addr.String()})
-		return
 	case p != nil && !ses.Reserve(session.BufferSize):
 		refuse(failure("YDL3007", "the server has no memory left for a connection"))
-		return
 	case p != nil:
-		ses.serve(p, name)
-		return
+		return p, name
+	default:
+		ses.Peer.ended = nil
+		if err = s.serveNative(ses.Peer.Conn, first, ses.Peer, ses); err != nil {
+			refuse(err)
+		}
+		*native = err == nil
 	}
-	ses.Peer.ended = nil
-	if err := s.serveNative(ses.Peer.Conn, first, ses.Peer, ses); err != nil {
-		refuse(err)
-		return
-	}
-	native = true
+	return nil, ""
 }
 
 // serveNative runs yodel's own protocol on a connection from which first was already read. Old is

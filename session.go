@@ -173,18 +173,21 @@ func (ses *Session) AsConn() net.Conn {
 
 // serve runs the protocol until the connection ends.
 func (ses *Session) serve(p Protocol, name string) {
-	s := ses.server
 	ses.mu.Lock()
 	ses.protocol = name
 	ses.mu.Unlock()
 	ses.Reader = ses.conn.Reader()
-	err := s.guard.Apart("protocol "+name, nil, func() error { return p.Serve(ses.ctx, ses) })
+	ses.server.guard.Here("protocol "+name, func() error { return p.Serve(ses.ctx, ses) }, ses.conn.Told, ses.served)
+}
+
+// served ends the session after its protocol has ended with err.
+func (ses *Session) served(err error) {
 	aborted := context.Cause(ses.ctx) == mux.ErrClosed //nolint:errorlint // it is set bare
 	ses.cancel(mux.ErrCallerGone)
 	_ = ses.Conn.Close() // there is nothing more to say
 	ses.awaitCalls()
 	if !ses.refused.Load() { // otherwise the event of its end was already sent
-		s.event(ses.ending(name, err, aborted))
+		ses.server.event(ses.ending(ses.protocol, err, aborted))
 	}
 }
 

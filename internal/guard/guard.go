@@ -62,7 +62,21 @@ func (g *Guard) Apart(what string, release <-chan struct{}, f func() error) erro
 	return err
 }
 
-// A userCode is a function that Apart calls.
+// Here is Apart on the goroutine of the caller, which f may end. Done then gets the error. Exits
+// says that f has ended the goroutine for a reason of its own, which is no error.
+func (g *Guard) Here(what string, f func() error, exits func() bool, done func(err error)) {
+	returned, err := false, error(nil)
+	defer func() {
+		if value := recover(); !returned && (value != nil || !exits()) {
+			err = userCode{g, what}.failed(value)
+		}
+		done(err)
+	}()
+	err = isolate.Tried(f())
+	returned = true
+}
+
+// A userCode is a function that Apart or Here calls.
 type userCode struct {
 	guard *Guard
 	what  string

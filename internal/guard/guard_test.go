@@ -42,6 +42,33 @@ func interrupt(g *guard.Guard, f func()) error {
 	return <-failed
 }
 
+// here calls f with Guard.Here, on a goroutine that f may end.
+func here(g *guard.Guard, exits bool, f func() error) error {
+	failed := make(chan error, 1)
+	go g.Here("a hook", f, func() bool { return exits }, func(err error) { failed <- err })
+	return <-failed
+}
+
+func TestHerePassesOnErrors(t *testing.T) {
+	g, log := newGuard(slog.LevelInfo)
+	want := errors.New("an error")
+	for _, test := range []struct {
+		f    func() error
+		want error
+	}{
+		{func() error { return nil }, nil},
+		{func() error { return want }, want},
+		{func() error { runtime.Goexit(); return want }, nil},
+	} {
+		if err := here(g, true, test.f); !errors.Is(err, test.want) {
+			t.Errorf("got %v, want %v", err, test.want)
+		}
+	}
+	if log.String() != "" || g.Panics() != 0 {
+		t.Errorf("the log has %s", log)
+	}
+}
+
 func TestUserCodeBecomesAnErrorAndALogLine(t *testing.T) {
 	for name, test := range map[string]struct {
 		run       func(g *guard.Guard) error
@@ -55,6 +82,14 @@ func TestUserCodeBecomesAnErrorAndALogLine(t *testing.T) {
 			func(g *guard.Guard) error {
 				return g.Apart("a hook", nil, func() error { runtime.Goexit(); return nil })
 			},
+			"a hook ended its goroutine (runtime.Goexit); it has number 1 in the log of this process", `msg="yodel: a hook ended its goroutine" logID=1`,
+		},
+		"here, panics": {
+			func(g *guard.Guard) error { return here(g, true, func() error { panic("harm") }) },
+			"a hook panicked; it has number 1 in the log of this process", `msg="yodel: a hook panicked" logID=1 panic=harm stack="guard/guard_test.go:`,
+		},
+		"here, exits": {
+			func(g *guard.Guard) error { return here(g, false, func() error { runtime.Goexit(); return nil }) },
 			"a hook ended its goroutine (runtime.Goexit); it has number 1 in the log of this process", `msg="yodel: a hook ended its goroutine" logID=1`,
 		},
 		"a call, panics": {

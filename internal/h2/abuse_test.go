@@ -257,7 +257,7 @@ func TestAClientThatDoesNotReadIsNotRead(t *testing.T) {
 	here, there := pipeOf(t)
 	conn := New(there, Config{Handler: &echo{}, MaxUnsent: 64 << 10})
 	served := make(chan error, 1)
-	go func() { served <- conn.Serve([]byte(preface)) }()
+	go conn.Serve([]byte(preface), func(err error) { served <- err })
 	ping := strings.Repeat(string(appendPing(nil, 0, [8]byte{})), 1000)
 	_, _ = here.Write(appendSettings(nil))
 	stuck := make(chan struct{})
@@ -318,8 +318,10 @@ func TestMemoryIsCounted(t *testing.T) {
 // drained.
 func TestTicks(t *testing.T) {
 	second := int64(time.Second)
-	p := meet(t, Config{KeepAlive: 10 * time.Second, IdleTimeout: time.Minute})
+	waiting := make(oneCall)
+	p := meet(t, Config{Handler: waiting, KeepAlive: 10 * time.Second, IdleTimeout: time.Minute})
 	p.greet()
+	_, end := p.begun(waiting, flagEndStream)
 	p.awaitPong()
 	now := second
 	for range 11 {
@@ -339,6 +341,7 @@ func TestTicks(t *testing.T) {
 		p.conn.Tick(now)
 		now += second
 	}
+	end()
 	if err := <-p.served; err != errSilent { // it is this error
 		t.Error(err)
 	}

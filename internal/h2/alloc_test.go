@@ -36,7 +36,7 @@ func newCaller(t testing.TB, cfg Config, path string, n int) *caller {
 	conn, served := New(there, cfg), make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = conn.Serve(nil)
+		conn.Serve(nil, func(error) {})
 	}()
 	t.Cleanup(func() {
 		c.nc.Close()

@@ -35,7 +35,7 @@ const post = "\x83\x86\x84\x01\x01a"
 func bare(h Handler) (here net.Conn, conn *Conn, served chan error) {
 	here, there := net.Pipe()
 	conn, served = New(there, Config{Handler: h}), make(chan error, 1)
-	go func() { served <- conn.Serve(nil) }()
+	go conn.Serve(nil, func(err error) { served <- err })
 	go func() { _, _ = io.Copy(io.Discard, here) }()
 	_, _ = here.Write(append([]byte(preface), appendSettings(nil)...))
 	return here, conn, served
@@ -378,7 +378,7 @@ func TestSettingsAreFirst(t *testing.T) {
 	here, there := net.Pipe()
 	conn, served := New(there, Config{Handler: &echo{}}), make(chan error, 1)
 	conn.Drain()
-	go func() { served <- conn.Serve(nil) }()
+	go conn.Serve(nil, func(err error) { served <- err })
 	header := make([]byte, frameHeader)
 	_, _ = io.ReadFull(here, header)
 	if frameType(header[3]) != settingsFrame {
@@ -538,7 +538,7 @@ func TestAReaderThatWaitsIsNotASilentClient(t *testing.T) {
 	here, there := pipeOf(t)
 	conn := New(there, Config{Handler: &echo{}, MaxUnsent: 32 << 10, KeepAlive: 2 * time.Second})
 	served := make(chan error, 1)
-	go func() { served <- conn.Serve([]byte(preface)) }()
+	go conn.Serve([]byte(preface), func(err error) { served <- err })
 	p := &peer{t: t, nc: here, conn: conn}
 	_, _ = here.Write(appendSettings(nil))
 	stuck := make(chan struct{})

@@ -30,6 +30,10 @@ type Config struct {
 	Reserve func(n int) bool
 	Release func(n int)
 
+	// Active is called when something arrives on a connection, or it is drained, before the time
+	// that the last Tick has returned. May be nil.
+	Active func()
+
 	// MaxStreams is how many streams may be open at once (RFC 9113, section 5.1.2); 1024. A handler
 	// may run longer than its stream is open. The open streams and such handlers together may be a
 	// quarter more, and one.
@@ -40,7 +44,7 @@ type Config struct {
 	MaxUnsent     int           // how much output may wait for the client to read it; 256 KiB
 	BodyTimeout   time.Duration // how long Plan.Whole may wait for a body, before the stream is reset; no limit
 	Handshake     time.Duration // how long the client may take for its SETTINGS; no limit
-	KeepAlive     time.Duration // a silent client gets a PING after it, and is gone after twice it; none
+	KeepAlive     time.Duration // a silent client gets a PING after it, or after idlePings times it if it holds nothing, and KeepAlive later it is gone; none
 	IdleTimeout   time.Duration // a connection without requests is drained after it; none
 }
 
@@ -71,6 +75,9 @@ func (cfg *Config) setDefaults() {
 	if cfg.Release == nil {
 		cfg.Release = func(int) {}
 	}
+	if cfg.Active == nil {
+		cfg.Active = func() {}
+	}
 }
 
 // A Conn is the server's side of a connection. Its methods may be called concurrently.
@@ -94,9 +101,11 @@ type Conn struct {
 	granted  atomic.Int64  // how many bytes of DATA the client may send from the beginning; changed with mu held
 	reads    atomic.Uint64 // how many reads have brought something
 	ticks    atomic.Uint32 // how often Tick was called
+	parked   atomic.Bool   // the next Tick is due when the last one has said
 
 	mu      sync.Mutex // guards what follows, and all of a Stream that has no other rule
 	streams table
+	partial bool // a part of a frame or of a header block has arrived
 	send    sending
 	back    int // bytes of DATA that have left the memory and that no WINDOW_UPDATE has given back
 	resets  int // how many more streams may be reset: see spendResetLocked
@@ -126,21 +135,25 @@ func New(nc net.Conn, cfg Config) *Conn {
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 // Serve serves the connection until it has ended and all handlers have returned, and closes it.
-// First is what was already read from it, at most 64 KiB. The error is nil if the client has left
+// First is what was already read from it, at most 64 KiB. Then Serve calls done, also if a handler
+// ends the goroutine, which the reader's handlers run on. The error is nil if the client has left
 // without an open request, or if this side has drained the connection. It is a *Fault if the client
 // has broken the protocol.
-func (c *Conn) Serve(first []byte) error {
+func (c *Conn) Serve(first []byte, done func(err error)) {
 	rd := newReader(c)
 	rd.ensure()
 	rd.w = copy(rd.buf[:], first)
 	c.newest.Store(rd)
 	c.mu.Lock()
 	c.flushAndUnlock()
-	c.startReader(rd) // not here: a handler that runs on the reader may end its goroutine
-	c.ended.Wait()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.life.err
+	defer func() {
+		c.ended.Wait() // another goroutine may read
+		c.mu.Lock()
+		err := c.life.err
+		c.mu.Unlock()
+		done(err)
+	}()
+	rd.loop()
 }
 
 // startReader makes a goroutine read.

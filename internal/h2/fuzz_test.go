@@ -186,7 +186,7 @@ func FuzzBytes(f *testing.F) {
 		var reserved counter
 		c := New(there, Config{Handler: &echo{}, Reserve: reserved.take, Release: reserved.give})
 		served := make(chan error)
-		go func() { served <- c.Serve([]byte(preface)) }()
+		go c.Serve([]byte(preface), func(err error) { served <- err })
 		go func() { _, _ = io.Copy(io.Discard, here) }()
 		_, _ = here.Write(sent)
 		here.Close()
@@ -212,7 +212,7 @@ func TestAReplyAfterTheEndLeavesNothing(t *testing.T) {
 	var reserved counter
 	c := New(there, Config{Handler: &closing{}, Reserve: reserved.take, Release: reserved.give})
 	served := make(chan error)
-	go func() { served <- c.Serve([]byte(preface)) }()
+	go c.Serve([]byte(preface), func(err error) { served <- err })
 	go func() { _, _ = io.Copy(io.Discard, here) }()
 	_, _ = here.Write(slices.Concat(appendSettings(nil, setting{initialWindowSize, 0}),
 		raw(headersFrame, flagEndHeaders, 1, "\x83\x86\x04\x07/inline"), raw(dataFrame, flagEndStream, 1, "x")))

@@ -41,7 +41,7 @@ func TestH2spec(t *testing.T) {
 			if err != nil {
 				return
 			}
-			serving.Go(func() { _ = New(nc, Config{Handler: page{}}).Serve(nil) })
+			serving.Go(func() { New(nc, Config{Handler: page{}}).Serve(nil, func(error) {}) })
 		}
 	})
 	defer serving.Wait()

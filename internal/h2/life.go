@@ -4,6 +4,7 @@ package h2
 
 import (
 	"errors"
+	"math"
 	"net"
 	"sync/atomic"
 	"time"
@@ -30,6 +31,7 @@ type lifetime struct {
 	lastID uint32      // of the last GOAWAY, which a later one must not exceed (RFC 9113, section 6.8)
 	begun  int64       // the first Tick
 	now    int64       // of the last Tick
+	stale  bool        // the last Tick has parked the connection
 	since  int64       // when the stage has begun
 	unread atomic.Bool // the reader drops what arrives
 
@@ -64,6 +66,7 @@ var (
 // Drain ends the connection when its requests have ended. The client may begin requests until it
 // knows. Those that come later are refused, and the client may send them elsewhere.
 func (c *Conn) Drain() {
+	c.unpark()
 	c.mu.Lock()
 	c.drainLocked()
 	c.flushAndUnlock()
@@ -150,8 +153,9 @@ func (c *Conn) Drained() bool {
 // Tick makes the connection do what is due: it pings a silent client, closes a connection whose
 // client is gone or does not read, and drains an idle one. A client does not read if replies wait
 // for its windows for twice KeepAlive while no DATA goes out. Now is a reading of any monotonic
-// clock in nanoseconds, above 0. The owner calls Tick about once a second.
-func (c *Conn) Tick(now int64) {
+// clock in nanoseconds, above 0. Tick returns when it is due again, which is about a second later
+// if the connection is in use. Config.Active is called if it is due earlier.
+func (c *Conn) Tick(now int64) (next int64) {
 	c.ticks.Add(1)
 	c.mu.Lock()
 	l := &c.life
@@ -160,11 +164,15 @@ func (c *Conn) Tick(now int64) {
 	if l.now == 0 { // the first one
 		l.begun, l.since, l.heardAt, l.wroteAt, l.dataAt = now, now, now, now, now
 	}
-	l.now = now
 	c.earnResetsLocked(resetsPerTick)
+	if l.stale { // nothing could be late meanwhile
+		l.since, l.wroteAt, l.dataAt = now, now, now
+		c.earnResetsLocked(resetsPerTick * int(min((now-l.now)/int64(time.Second), mostResets/resetsPerTick)))
+	}
+	l.now, l.stale = now, false
 	if l.over {
 		c.mu.Unlock()
-		return
+		return math.MaxInt64
 	}
 	c.workers.trimLocked(false)
 	c.send.trimLocked()
@@ -175,10 +183,55 @@ func (c *Conn) Tick(now int64) {
 	if l.stage == announced && now-l.since >= int64(goAwayTime) {
 		c.leaveLocked()
 	}
+	next = c.parkLocked(now)
 	c.flushAndUnlock()
 	if end != nil {
 		c.end(end)
 	}
+	return next
+}
+
+// parkLocked returns when the next Tick is due. That is later for a connection that is silent and
+// holds nothing, so that many of them take no processor time.
+func (c *Conn) parkLocked(now int64) (next int64) {
+	const soon = int64(time.Second)
+	l, w := &c.life, &c.send
+	c.parked.Store(true)
+	switch {
+	case l.stage != serving, !c.settled.Load(), l.pinged, c.open.Load() > 0, c.partial, l.heardAt == now, c.reads.Load() != l.reads:
+	case w.flushing, w.soon, len(w.out) > 0, w.spare != nil, len(c.workers.idle) > 0:
+	default:
+		next = math.MaxInt64
+		if quiet := c.quietLocked(); quiet > 0 {
+			next = l.heardAt + quiet
+		}
+		if idle := int64(c.cfg.IdleTimeout); idle > 0 {
+			next = min(next, l.idleFrom+idle)
+		}
+		l.stale = true
+		return next
+	}
+	c.parked.Store(false)
+	return now + soon
+}
+
+// unpark makes the next Tick due at once.
+func (c *Conn) unpark() {
+	if c.parked.Load() && c.parked.CompareAndSwap(true, false) {
+		c.cfg.Active()
+	}
+}
+
+// idlePings is how many times KeepAlive a client that holds nothing may be silent before it gets a
+// PING. The system looks after connections of TCP, too.
+const idlePings = 16
+
+// quietLocked returns how long the client may be silent before it gets a PING, or 0.
+func (c *Conn) quietLocked() int64 {
+	if c.open.Load() == 0 && !c.partial {
+		return idlePings * int64(c.cfg.KeepAlive)
+	}
+	return int64(c.cfg.KeepAlive)
 }
 
 // lateLocked looks for what has taken too long. It returns why the connection ends, if it does.
@@ -209,7 +262,7 @@ func (c *Conn) lateLocked(now int64) error {
 	case limit == 0 || l.stage == shut:
 	case l.pinged && now-l.pingedAt >= limit, now-l.dataAt >= 2*limit:
 		return errSilent
-	case now-l.heardAt >= limit && !l.pinged:
+	case now-l.heardAt >= c.quietLocked() && !l.pinged:
 		l.pinged, l.pingedAt = true, now
 		c.send.out = appendPing(c.send.out, 0, alivePing)
 	}

@@ -43,7 +43,7 @@ func TestIdleConnectionsTakeLittleMemory(t *testing.T) {
 		c, served := New(there, Config{Handler: &echo{}}), make(chan struct{})
 		go func() {
 			defer close(served)
-			_ = c.Serve(nil)
+			c.Serve(nil, func(error) {})
 		}()
 		t.Cleanup(func() {
 			here.Close()

@@ -152,7 +152,7 @@ func newPeer(t *testing.T, cfg Config, here, there net.Conn) *peer {
 	}
 	p := &peer{t: t, nc: here, conn: New(there, cfg), served: make(chan error, 1)}
 	p.more.L = &p.mu
-	go func() { p.served <- p.conn.Serve(nil) }()
+	go p.conn.Serve(nil, func(err error) { p.served <- err })
 	go p.read()
 	t.Cleanup(func() {
 		p.nc.Close()

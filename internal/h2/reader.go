@@ -102,6 +102,7 @@ func (rd *reader) loop() {
 		}
 		rd.w += n
 		rd.c.reads.Add(1)
+		rd.c.unpark()
 		spares.Process.MessageArrived()
 	}
 }
@@ -277,6 +278,7 @@ func (rd *reader) endBatch() bool {
 	c := rd.c
 	c.mu.Lock()
 	rd.feedLocked(nil)
+	c.partial = rd.r < rd.w || c.in.blockOf > 0
 	if c.in.back > 0 {
 		c.giveBackLocked(c.in.back)
 		c.in.back = 0

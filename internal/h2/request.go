@@ -164,7 +164,9 @@ func (rd *reader) begin(s *Stream, end bool) (still bool, fault *Fault) {
 		c.early.add(s.id)
 		return true, nil
 	}
-	s.reserved, s.begun = s.cost, c.life.now
+	if s.reserved = s.cost; !c.life.stale {
+		s.begun = c.life.now
+	}
 	c.active.Add(1)
 	c.listLocked(s)
 	if end || s.plan.Whole <= 0 {

@@ -75,6 +75,7 @@ type Conn struct {
 	writeErr  error         // of Write
 	writeBy   time.Time     // the deadline of writes that the user of AsConn has set
 	passed    bool          // AsConn was called
+	told      bool          // the Protocol has said why a connection that was taken has ended
 	onDrain   func()        // ends a connection that was taken: see netConn.Take; nil for others
 	reserved  int           // bytes, by Reserve; part of held
 	held      int           // bytes that the client makes the server hold

@@ -47,11 +47,18 @@ func (c *netConn) Take(drain func()) (nc net.Conn, first []byte, ok bool) {
 }
 
 // Ended stores why a connection that was taken has ended: because this side has drained it, or with
-// an error of the connection, which may be nil.
+// an error of the connection, which may be nil. The goroutine of the protocol may end then.
 func (c *netConn) Ended(here bool, err error) {
 	c.conn.mu.Lock()
 	defer c.conn.mu.Unlock()
-	c.conn.idled, c.conn.readErr = here, err
+	c.conn.told, c.conn.idled, c.conn.readErr = true, here, err
+}
+
+// Told reports whether Ended was called.
+func (c *Conn) Told() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.told
 }
 
 // First returns the bytes from which the server has recognized the protocol, until Read is called.

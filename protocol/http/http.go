@@ -180,12 +180,30 @@ func isToken(c byte) bool {
 
 // Serve implements yodel.Protocol. Package net/http serves HTTP/1, and internal/h2 serves HTTP/2.
 func (p *Protocol) Serve(ctx context.Context, s *yodel.Session) error {
+	c, one, first := p.begin(ctx, s)
+	switch {
+	case one != nil:
+		return one.serve()
+	case c == nil: // the connection has ended
+		return nil
+	}
+	defer p.clock.leave(c.conn)
+	c.conn.Serve(first, c.ended)
+	return c.err
+}
+
+// begin returns what serves a connection of HTTP/2, with what was read from it, or one of HTTP/1.
+// Its stack is not that of Serve, which stays as long as the connection.
+//
+//go:noinline
+func (p *Protocol) begin(ctx context.Context, s *yodel.Session) (c *multiplexed, one *connection, first []byte) {
 	s.HideErrors = !p.opts.ExposeErrors
 	conn := s.AsConn()
 	if taken, ok := conn.(takeable); ok && bytes.HasPrefix(taken.First(), []byte("PRI ")) {
-		return p.serveHTTP2(ctx, s, conn, taken)
+		c, first = p.multiplex(ctx, s, conn, taken)
+		return c, nil, first
 	}
-	return newConnection(ctx, p, s, conn).serve()
+	return nil, newConnection(ctx, p, s, conn), nil
 }
 
 // A router passes the requests of one session to the protocols that serve them.

@@ -44,6 +44,8 @@ type multiplexed struct {
 	agent    sync.Once
 	watches  watches       // calls of the health protocol
 	begun    chan struct{} // closed when conn is set
+	taken    takeable
+	err      error // of Protocol.Serve
 }
 
 // maxStreams is the largest number of requests that a client may have open on a connection.
@@ -62,12 +64,13 @@ const (
 // memory of their calls.
 const mostUnsent = 256 << 10
 
-// serveHTTP2 serves a connection until it has ended and no handler runs any more.
-func (p *Protocol) serveHTTP2(ctx context.Context, s *yodel.Session, conn net.Conn, taken takeable) error {
-	c := &multiplexed{router: router{protocol: p, session: s}, limits: s.Limits(), direct: p.takesDirect(), begun: make(chan struct{})}
+// multiplex returns the server of a connection, and what was read from it. It returns nil if the
+// connection has ended.
+func (p *Protocol) multiplex(ctx context.Context, s *yodel.Session, conn net.Conn, taken takeable) (c *multiplexed, first []byte) {
+	c = &multiplexed{router: router{protocol: p, session: s}, limits: s.Limits(), direct: p.takesDirect(), taken: taken, begun: make(chan struct{})}
 	nc, first, ok := taken.Take(c.drain)
 	if !ok {
-		return nil
+		return nil, nil
 	}
 	limits := &c.limits
 	c.most = limits.MaxMessage
@@ -81,7 +84,7 @@ func (p *Protocol) serveHTTP2(ctx context.Context, s *yodel.Session, conn net.Co
 	}
 	c.methods.of, c.methods.media, c.methods.paths = c, make(map[string]*fieldUse), make(map[string]*pathUse)
 	config := h2.Config{
-		Handler: c, Watch: p.watch, Reserve: s.Reserve, Release: s.Release,
+		Handler: c, Watch: p.watch, Reserve: s.Reserve, Release: s.Release, Active: c.active,
 		MaxStreams:    min(limits.MaxOpen, maxStreams),
 		MaxHeaderList: limits.MaxMetadata + 8<<10, // and the headers of HTTP itself
 		StreamWindow:  streamWindow,
@@ -97,16 +100,23 @@ func (p *Protocol) serveHTTP2(ctx context.Context, s *yodel.Session, conn net.Co
 	}
 	c.conn = h2.New(nc, config)
 	close(c.begun)
-	defer p.clock.join(c.conn, limits.MaxAge)()
-	err := c.conn.Serve(first)
-	if here := c.conn.Drained(); here || errors.Is(err, io.EOF) {
-		taken.Ended(here, nil)
-		return nil
+	p.clock.join(c.conn, limits.MaxAge)
+	return c, first
+}
+
+// ended tells the session why the connection has ended.
+func (c *multiplexed) ended(err error) {
+	_, fault := errors.AsType[*h2.Fault](err)
+	switch here := c.conn.Drained(); {
+	case here || errors.Is(err, io.EOF):
+		c.taken.Ended(here, nil)
+		return
+	case fault:
+		c.taken.Ended(false, nil)
+	default:
+		c.taken.Ended(false, err) // an error of the network, which is no breach of the protocol
 	}
-	if _, fault := errors.AsType[*h2.Fault](err); !fault {
-		taken.Ended(false, err) // an error of the network, which is no breach of the protocol
-	}
-	return err
+	c.err = err
 }
 
 // drain ends the connection when its requests have ended. It gives clients of the health protocol
@@ -144,12 +154,22 @@ func (c *multiplexed) logPanic(value any) {
 	})
 }
 
+// active is the Active of the connection's h2.Config.
+func (c *multiplexed) active() { c.protocol.clock.hurry(c.conn) }
+
 // A clock calls Tick of the connections of HTTP/2, while there are any.
 type clock struct {
 	mu    sync.Mutex
 	began time.Time
-	conns map[*h2.Conn]int64 // until when each is used; 0 for ever
+	conns map[*h2.Conn]ticking
 	timer *time.Timer
+}
+
+// A ticking says when a connection needs its clock.
+type ticking struct {
+	until   int64 // it is drained then; 0 for never
+	due     int64 // of the next Tick
+	hurried bool  // hurry was called since the last Tick has begun
 }
 
 // tick is how often a clock ticks.
@@ -157,19 +177,28 @@ const tick = time.Second
 
 // join makes a connection tick until the caller calls leave. The connection is drained after its
 // age, with a jitter of a tenth, if the age is not zero.
-func (c *clock) join(conn *h2.Conn, age time.Duration) (leave func()) {
+func (c *clock) join(conn *h2.Conn, age time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.conns) == 0 {
-		c.began, c.conns = time.Now().Add(-tick), make(map[*h2.Conn]int64)
+		c.began, c.conns = time.Now().Add(-tick), make(map[*h2.Conn]ticking)
 		c.timer = time.AfterFunc(tick, c.tick)
 	}
 	until := int64(0)
 	if age > 0 {
 		until = int64(time.Since(c.began) + age - age/10 + rand.N(age/5+1)) // #nosec G404 -- a jitter is no secret
 	}
-	c.conns[conn] = until
-	return func() { c.leave(conn) }
+	c.conns[conn] = ticking{until: until}
+}
+
+// hurry makes a connection tick next time.
+func (c *clock) hurry(conn *h2.Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t, ok := c.conns[conn]; ok {
+		t.due, t.hurried = 0, true
+		c.conns[conn] = t
+	}
 }
 
 func (c *clock) leave(conn *h2.Conn) {
@@ -183,22 +212,31 @@ func (c *clock) leave(conn *h2.Conn) {
 func (c *clock) tick() {
 	c.mu.Lock()
 	now := int64(time.Since(c.began))
-	conns := make([]*h2.Conn, 0, len(c.conns))
-	var old []*h2.Conn
-	for conn, until := range c.conns {
-		conns = append(conns, conn)
-		if until > 0 && now >= until {
+	var due, old []*h2.Conn
+	for conn, t := range c.conns {
+		if t.until > 0 && now >= t.until {
 			old = append(old, conn)
 		}
+		if now >= t.due {
+			due = append(due, conn)
+			t.hurried = false
+			c.conns[conn] = t
+		}
 	}
-	if len(conns) > 0 {
+	if len(c.conns) > 0 {
 		c.timer.Reset(tick)
 	}
 	c.mu.Unlock()
 	for _, conn := range old {
 		conn.Drain()
 	}
-	for _, conn := range conns { // without the lock: a connection may wait for that of its own
-		conn.Tick(now)
+	for _, conn := range due { // without the lock: a connection may wait for that of its own
+		next := conn.Tick(now)
+		c.mu.Lock()
+		if t, ok := c.conns[conn]; ok && !t.hurried && next > now+int64(tick) {
+			t.due = next
+			c.conns[conn] = t
+		}
+		c.mu.Unlock()
 	}
 }

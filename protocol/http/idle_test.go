@@ -17,7 +17,7 @@ import (
 // is in the same process.
 func TestIdleConnectionsTakeLittleMemory(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(99)) // so that package spares allocates no reserve
-	const many, most, tick = 300, 32 << 10, time.Second
+	const many, most, tick = 300, 24 << 10, time.Second
 	s := newSite(t, nil, yodel.ServerOptions{})
 	used := func() int {
 		var m runtime.MemStats

@@ -65,7 +65,7 @@ func serveOwn(t *testing.T, l net.Listener, h http.Handler, panicked func(any)) 
 			handler := &h2http.Handler{Handler: h, Context: ctx, Remote: nc.RemoteAddr().String(), Panicked: panicked}
 			conn := h2.New(nc, h2.Config{Handler: handler})
 			handler.Drain = conn.Drain
-			all.Go(func() { _ = conn.Serve(nil) }) // it ends with the test
+			all.Go(func() { conn.Serve(nil, func(error) {}) }) // it ends with the test
 			context.AfterFunc(ctx, conn.Close)
 		}
 	})
