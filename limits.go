@@ -68,11 +68,11 @@ type Limits struct {
 	// MaxMethods is how many combinations of method, codec and compressor one connection may use.
 	// Default 1024.
 	MaxMethods int
-	// KeepAlive is how long a connection may be silent before this side sends a ping. After twice
-	// that time it closes the connection. A connection on which bytes move is not silent, even if
-	// one large message takes longer. If a peer sends less than 4 KiB per second for twice
-	// KeepAlive, this side drops the peer's incomplete requests, and incomplete messages of streams
-	// that the peer opened. So a peer cannot hold memory with pings alone. Default 15 s.
+	// KeepAlive is how long a connection may be silent before this side sends a ping, or 16 times
+	// as long for one of HTTP/2 without requests. This side closes it after KeepAlive more. One
+	// large message is not silence while its bytes move. If a peer sends less than 4 KiB per second
+	// for twice KeepAlive, this side drops its incomplete requests and messages of streams. So it
+	// cannot hold memory with pings alone. Default 15 s.
 	KeepAlive time.Duration
 	// Handshake is how long the peer may take to complete the protocol's handshake. Default 10 s.
 	Handshake time.Duration

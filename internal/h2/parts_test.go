@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -148,10 +149,7 @@ func TestBodiesAreReadInPieces(t *testing.T) {
 				ids = append(ids, p.id)
 				bodies[p.id] = strings.Repeat(fmt.Sprintf("body %d of %d, ", i, seed), random.IntN(15_000))
 			}
-			rest := make(map[uint32]string)
-			for id, body := range bodies {
-				rest[id] = body
-			}
+			rest := maps.Clone(bodies)
 			open := slices.Clone(ids)
 			for len(open) > 0 {
 				var frames [][]byte

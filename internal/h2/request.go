@@ -330,7 +330,7 @@ func (c *Conn) storeLocked(s *Stream, p []byte, last bool) {
 	default:
 		c.startLocked(s) // it reads the rest by itself
 	}
-	if n := copy(s.into, p); n > 0 && s.read == len(s.body) {
+	if n := copy(s.into, p); n > 0 { // all that arrived before was read
 		s.into, p = s.into[n:], p[n:]
 		c.giveBackLocked(n)
 		s.giveBackLocked(n)

@@ -10,7 +10,8 @@ type workers struct {
 	least int            // the fewest that were idle since the last Tick
 }
 
-// mostIdle bounds the idle goroutines of a connection.
+// mostIdle bounds the idle goroutines of a connection. They are as many as ran at once within the
+// last second or two.
 const mostIdle = 1024
 
 // startLocked runs the handler of a stream in the table on a goroutine.
