@@ -10,9 +10,9 @@ type workers struct {
 	least int            // the fewest that were idle since the last Tick
 }
 
-// mostIdle bounds the idle goroutines of a connection. They are as many as ran at once within the
-// last second or two.
-const mostIdle = 1024
+// mostIdle bounds the idle goroutines of a connection. With more, a client that resets requests
+// makes a server hold much more memory than its requests take.
+const mostIdle = 64
 
 // startLocked runs the handler of a stream in the table on a goroutine.
 func (c *Conn) startLocked(s *Stream) {
