@@ -23,7 +23,7 @@ func parked(t *testing.T, cfg Config) (p *peer, active *atomic.Int32, now, next 
 	p.send(p.begin(flagEndStream, "/whole"))
 	p.check(p.id, "")
 	p.awaitPong()
-	p.until(func(c *Conn) bool { return len(c.workers.idle) > 0 })
+	p.until(func(c *Conn) bool { return len(c.workers.idle) > 0 && !c.send.flushing && len(c.send.out) == 0 })
 	for now = second; now < 10*second; now += second {
 		if next = p.conn.Tick(now); next != now+second {
 			return p, active, now, next
