@@ -122,9 +122,11 @@ func serveEngine(t *testing.T, handler h2.Handler) (addr string) {
 				return
 			}
 			serving.Go(func() {
-				if err := h2.New(nc, h2.Config{Handler: handler, Watch: watch}).Serve(nil); err != nil {
-					t.Error(err)
-				}
+				h2.New(nc, h2.Config{Handler: handler, Watch: watch}).Serve(nil, func(err error) {
+					if err != nil {
+						t.Error(err)
+					}
+				})
 			})
 		}
 	})
