@@ -315,8 +315,8 @@ func (s *Server) serveSession(ses *Session, refuse func(error)) {
 }
 
 // recognize returns the protocol of a connection and its name. It serves one in yodel's own
-// protocol, and returns nil for that and for a connection that has ended. Its stack is not that of
-// serveSession, which stays as long as the connection.
+// protocol, and returns nil for that and for a connection that has ended. It is not a part of
+// serveSession, because the frame of that stays on the stack as long as the connection.
 //
 //go:noinline
 func (ses *Session) recognize(refuse func(error), native *bool) (p Protocol, name string) {

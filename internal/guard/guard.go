@@ -62,8 +62,8 @@ func (g *Guard) Apart(what string, release <-chan struct{}, f func() error) erro
 	return err
 }
 
-// Here is Apart on the goroutine of the caller, which f may end. Done then gets the error. Exits
-// says that f has ended the goroutine for a reason of its own, which is no error.
+// Here is Apart, except that it calls f on the goroutine of the caller. Here passes the error to
+// done, and does not return if f ends the goroutine. If exits returns true, that is no error.
 func (g *Guard) Here(what string, f func() error, exits func() bool, done func(err error)) {
 	returned, err := false, error(nil)
 	defer func() {

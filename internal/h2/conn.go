@@ -135,10 +135,10 @@ func New(nc net.Conn, cfg Config) *Conn {
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 // Serve serves the connection until it has ended and all handlers have returned, and closes it.
-// First is what was already read from it, at most 64 KiB. Then Serve calls done, also if a handler
-// ends the goroutine, which the reader's handlers run on. The error is nil if the client has left
-// without an open request, or if this side has drained the connection. It is a *Fault if the client
-// has broken the protocol.
+// First is what was already read from it, at most 64 KiB. Serve calls done at the end. Handlers may
+// run on the goroutine of Serve: if one ends it, Serve calls done and does not return. The error is
+// nil if the client has left without an open request, or if this side has drained the connection.
+// It is a *Fault if the client has broken the protocol.
 func (c *Conn) Serve(first []byte, done func(err error)) {
 	rd := newReader(c)
 	rd.ensure()

@@ -34,7 +34,7 @@ func TestPartsArriveWhileTheHandlerWaits(t *testing.T) {
 					if _, err := s.Write(part); err != nil {
 						t.Fatal(err)
 					}
-				} else if !s.WriteNow(part[:2], part[2:]) {
+				} else if !s.TryWrite(part[:2], part[2:]) {
 					t.Fatal("the part waits")
 				}
 			}
@@ -65,7 +65,7 @@ func TestPartsInARowShareWrites(t *testing.T) {
 	}
 	before := p.conn.direct.count.Load()
 	for range parts {
-		if !s.WriteNow([]byte("prefix"), make([]byte, 94)) {
+		if !s.TryWrite([]byte("prefix"), make([]byte, 94)) {
 			t.Fatal("the part waits")
 		}
 	}
@@ -76,15 +76,15 @@ func TestPartsInARowShareWrites(t *testing.T) {
 	_ = p.over()
 }
 
-// WriteNow sends all of a part or nothing of it.
-func TestWriteNow(t *testing.T) {
+// TryWrite sends all of a part or nothing of it.
+func TestTryWrite(t *testing.T) {
 	c := make(oneCall)
 	p := meetTCP(t, Config{Handler: c})
 	p.greet()
 	s, end := p.begun(c, flagEndStream)
 	refused := func(why string, n int) {
 		t.Helper()
-		if s.WriteNow(make([]byte, 5), make([]byte, n)) {
+		if s.TryWrite(make([]byte, 5), make([]byte, n)) {
 			t.Errorf("a part was sent %s", why)
 		}
 	}
@@ -94,12 +94,12 @@ func TestWriteNow(t *testing.T) {
 	}
 	refused("that is longer than a frame", maxFrame-4)
 	for range 3 {
-		if !s.WriteNow(make([]byte, 5), make([]byte, maxFrame-5)) {
+		if !s.TryWrite(make([]byte, 5), make([]byte, maxFrame-5)) {
 			t.Error("a frame was not sent")
 		}
 	}
 	refused("beyond the window", maxFrame-5)
-	if !s.WriteNow(make([]byte, 5), make([]byte, maxFrame-6)) {
+	if !s.TryWrite(make([]byte, 5), make([]byte, maxFrame-6)) {
 		t.Error("the rest of the window was not used")
 	}
 	if err := s.End(okTrailer); err != nil {

@@ -136,10 +136,10 @@ func (s *Stream) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// WriteNow sends a part of the body that consists of two pieces, and reports whether it has. It
+// TryWrite sends a part of the body that consists of two pieces, and reports whether it has. It
 // does nothing if the client does not take all of it at once, or if it does not fit into a frame.
 // Write sends it then.
-func (s *Stream) WriteNow(head, body []byte) bool {
+func (s *Stream) TryWrite(head, body []byte) bool {
 	c := s.c
 	w := &c.send
 	size := len(head) + len(body)

@@ -12,7 +12,7 @@ import (
 // the handler has read what it had.
 const keepBody = 4 << 10
 
-// small are for the bodies that handlers read while they arrive.
+// small has the buffers of bodies below spares.Least.
 var small spares.Buffers
 
 // recycle returns the memory of a body that was read, for what follows.
@@ -34,7 +34,10 @@ func enlarge(b []byte, need int) []byte {
 	var larger []byte
 	if need >= spares.Least {
 		larger = spares.Process.Take(need)
-	} else if larger = *small.GetFor(need); cap(larger) < need {
+	} else if spare := small.GetFor(need); cap(*spare) >= need {
+		larger = *spare
+	} else {
+		small.Put(spare)
 		larger = make([]byte, 0, need)
 	}
 	larger = append(larger, b...)

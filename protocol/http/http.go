@@ -193,7 +193,8 @@ func (p *Protocol) Serve(ctx context.Context, s *yodel.Session) error {
 }
 
 // begin returns what serves a connection of HTTP/2, with what was read from it, or one of HTTP/1.
-// Its stack is not that of Serve, which stays as long as the connection.
+// It is not a part of Serve, because the frame of that stays on the stack as long as the
+// connection.
 //
 //go:noinline
 func (p *Protocol) begin(ctx context.Context, s *yodel.Session) (c *multiplexed, one *connection, first []byte) {

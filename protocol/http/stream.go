@@ -164,7 +164,7 @@ func (st *stream) Send(ctx context.Context, body []byte, compressed bool) error 
 		flags = httpwire.FlagCompressed
 	}
 	prefix := httpwire.Prefix(flags, len(body))
-	if now, ok := st.out.(interface{ WriteNow(head, body []byte) bool }); ok && now.WriteNow(prefix[:], body) {
+	if w, ok := st.out.(interface{ TryWrite(head, body []byte) bool }); ok && w.TryWrite(prefix[:], body) {
 		return nil
 	}
 	defer st.until(ctx, st.control.SetWriteDeadline)()

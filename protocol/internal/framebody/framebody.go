@@ -43,14 +43,15 @@ func NoMemory(method string) *yodel.Error {
 	}
 }
 
-// Free lets a later body use the memory of the result of Read. Nobody may use the result any more.
+// Free gives the memory of a body that Read has returned to later calls of Read. The caller must
+// not use the body afterwards.
 func Free(body []byte) { spares.Process.Give(body) }
 
 // firstPart is how much memory the beginning of a body takes.
 const firstPart = 64 << 10
 
-// growth is by how much the memory of a body grows when it is full. To copy what has arrived costs
-// less the larger it is, and a peer makes this side hold the more.
+// growth is the factor by which the memory of a body grows when it is full. A larger factor saves
+// copies, and lets a peer take more memory than it has sent.
 const growth = 4
 
 // Read reads n bytes and returns them behind prefix. M counts the capacity of the result, which the

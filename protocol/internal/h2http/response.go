@@ -256,11 +256,11 @@ func (w *response) send(p []byte) (int, error) {
 	return w.stream.Write(p)
 }
 
-// WriteNow writes and flushes a part of the body that consists of two pieces, and reports whether
+// TryWrite writes and flushes a part of the body that consists of two pieces, and reports whether
 // it has. It does nothing if the client does not take all of it at once, or if the header was not
 // sent.
-func (w *response) WriteNow(head, body []byte) bool {
-	if !w.sent || w.n > 0 || w.head || w.over || w.length >= 0 || !w.stream.WriteNow(head, body) {
+func (w *response) TryWrite(head, body []byte) bool {
+	if !w.sent || w.n > 0 || w.head || w.over || w.length >= 0 || !w.stream.TryWrite(head, body) {
 		return false
 	}
 	w.written += int64(len(head) + len(body))
