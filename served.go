@@ -357,6 +357,16 @@ func (v *Served) Run() *Error {
 func (c *foreignCall) later()  { c.replied = make(chan struct{}) }
 func (c *foreignCall) finish() { close(c.replied) }
 
+// Go calls f, which runs the call and sends its reply, on the calling goroutine if Short returns
+// true and no other message has arrived, and like Session.Go otherwise. If f takes longer than
+// about a millisecond, another goroutine reads on. Only the function that was passed to
+// Session.Loop calls Go, at its end.
+func (v *Served) Go(f func()) {
+	if !v.Short() || !v.in.session.conn.Here(f) {
+		v.in.session.Go(f)
+	}
+}
+
 // Outcome returns the error for the caller, or nil if the call has not failed.
 func (v *Served) Outcome() *Error {
 	if v.in.err == nil {

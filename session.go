@@ -5,8 +5,6 @@ package yodel
 import (
 	"bufio"
 	"context"
-	"errors"
-	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -83,7 +81,7 @@ type Session struct {
 func sessionOptions(s *Server) *session.Options {
 	l := &s.limits
 	return &session.Options{
-		Handshake: l.Handshake, KeepAlive: l.KeepAlive, IdleTimeout: l.IdleTimeout, MaxMemory: l.MaxMemory, Memory: s.memory, HungUp: socket.HungUp, Guard: s.guard,
+		Handshake: l.Handshake, KeepAlive: l.KeepAlive, IdleTimeout: l.IdleTimeout, MaxMemory: l.MaxMemory, Memory: s.memory, HungUp: socket.HungUp, Guard: s.guard, Watch: s.watch,
 	}
 }
 
@@ -186,9 +184,16 @@ func (ses *Session) served(err error) {
 	ses.cancel(mux.ErrCallerGone)
 	_ = ses.Conn.Close() // there is nothing more to say
 	ses.awaitCalls()
-	if !ses.refused.Load() { // otherwise the event of its end was already sent
-		ses.server.event(ses.ending(ses.protocol, err, aborted))
+	if ses.refused.Load() {
+		return // the event of its end was already sent
 	}
+	kind, breach, why := ses.conn.Ending(err, aborted)
+	if breach {
+		ses.server.peerLines.Warn(loglimit.Breach, func() []any {
+			return []any{"peer", ses.Peer.Addr.String(), "protocol", ses.protocol, "what", err.Error(), "id", "YDL1106"}
+		})
+	}
+	ses.server.event(ConnEvent{Kind: kind, Addr: ses.Peer.Addr.String(), Err: why})
 }
 
 // awaitCalls ends the calls of a client that has gone, and waits for them. One-way calls may take
@@ -199,27 +204,6 @@ func (ses *Session) awaitCalls() {
 	ses.calls.Wait()
 	orphans.Stop()
 	ses.conn.ReleaseAll()
-}
-
-// ending returns the event of a session's end. If the peer broke its protocol, ending logs that.
-func (ses *Session) ending(protocol string, err error, aborted bool) ConnEvent {
-	e := ConnEvent{Kind: introspect.ReadFailed, Addr: ses.Peer.Addr.String(), Err: err}
-	here, readErr, writeErr := ses.conn.Failures()
-	over := err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
-	switch {
-	case aborted, over && here:
-		e.Kind, e.Err = introspect.Closed, nil
-	case writeErr != nil:
-		e.Kind, e.Err = introspect.WriteFailed, writeErr
-	case over:
-		e.Kind, e.Err = introspect.Disconnected, nil
-	case readErr != nil && errors.Is(err, readErr): // the network has failed, and not the Protocol
-	default:
-		ses.server.peerLines.Warn(loglimit.Breach, func() []any {
-			return []any{"peer", e.Addr, "protocol", protocol, "what", err.Error(), "id", "YDL1106"}
-		})
-	}
-	return e
 }
 
 // Busy makes a drain and Limits.IdleTimeout treat the session as one with an open call, for
@@ -257,6 +241,11 @@ func (ses *Session) Go(f func()) {
 		f()
 	})
 }
+
+// Loop calls Next and then next, in turn, until one of them fails, and returns the error. They run
+// on other goroutines, one at a time. The function next reads a message and executes its call by
+// Served.Go. A Protocol calls Loop once.
+func (ses *Session) Loop(next func() error) error { return ses.conn.Loop(next, ses.Go) }
 
 // Push makes the server's one-way calls to Session.Peer go through to, for protocols in which a
 // server sends messages that the client has not asked for. All other calls to the peer fail. If

@@ -52,10 +52,7 @@ func (p lines) Serve(ctx context.Context, s *yodel.Session) error {
 	if p.serve != nil {
 		return p.serve(ctx, s)
 	}
-	for {
-		if err := s.Next(); err != nil {
-			return err
-		}
+	return s.Loop(func() error {
 		line, err := s.Reader.ReadString('\n')
 		if err != nil {
 			return io.ErrUnexpectedEOF
@@ -70,14 +67,14 @@ func (p lines) Serve(ctx context.Context, s *yodel.Session) error {
 			v.End()
 			_, _ = s.Reader.Discard(size)
 			_, _ = fmt.Fprintf(s, "error %v\n", e)
-			continue
+			return nil
 		}
 		v.Body = make([]byte, size)
 		if _, err = io.ReadFull(s.Reader, v.Body); err != nil {
 			v.End()
 			return err
 		}
-		s.Go(func() {
+		v.Go(func() {
 			defer v.End()
 			defer func() { // also if the handler ends the goroutine
 				var reply []byte
@@ -94,7 +91,8 @@ func (p lines) Serve(ctx context.Context, s *yodel.Session) error {
 			}()
 			_ = v.Run() // the error is the outcome
 		})
-	}
+		return nil
+	})
 }
 
 // A linesServer is a server that speaks lines, in memory.
@@ -1406,5 +1404,50 @@ func BenchmarkServed(b *testing.B) {
 				}
 			})
 		})
+	}
+}
+
+// A method that counts as short runs where requests are read. When it blocks, another goroutine
+// reads on, so that a later request of the same client can end it.
+func TestAShortMethodOfAProtocolBlocks(t *testing.T) {
+	s := serveLines(t, lines{}, yodel.ServerOptions{})
+	release := make(chan struct{})
+	handle(t, s.Server, "Wait", func(context.Context, *int) (*int, error) {
+		<-release
+		return new(1), nil
+	})
+	handle(t, s.Server, "Release", func(context.Context, *int) (*int, error) {
+		close(release)
+		return new(2), nil
+	})
+	handle(t, s.Server, "Exit", func(context.Context, *int) (*int, error) {
+		runtime.Goexit()
+		return nil, nil
+	})
+	s.MarkInline("Wait", "Release", "Exit")
+	c := s.dial(t)
+	replies := bufio.NewReader(c)
+	line := func() string {
+		line, err := replies.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		return line
+	}
+	for _, method := range []string{"Wait", "Release"} {
+		if _, err := io.WriteString(c, request(method, "0")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if first, second := line(), line(); first+second != "1\n2\n" && first+second != "2\n1\n" {
+		t.Errorf("got %q and %q", first, second)
+	}
+	for range 2 {
+		if _, err := io.WriteString(c, request("Exit", "0")); err != nil {
+			t.Fatal(err)
+		}
+		if got := line(); !strings.Contains(got, "YDL5002") {
+			t.Errorf("a handler that ends its goroutine: got %q", got)
+		}
 	}
 }

@@ -3,7 +3,9 @@
 package main
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -198,19 +200,22 @@ var ownClients = []Scenario{
 }
 
 // otherClients are those of unchanged clients of other frameworks than grpc-go and connect-go.
-var otherClients = []Scenario{
-	{Name: "rpcx-1", Title: "servers of the client of rpcx, 1 caller", Group: "rpcx", Client: "rpcx",
-		Load: closed(1), Full: true, Peers: []string{"rpcx"}, Variants: wires},
-	{Name: "rpcx-100", Title: "servers of the client of rpcx, 100 callers", Group: "rpcx", Client: "rpcx",
-		Load: closed(100), Full: true, Peers: []string{"rpcx"}, Variants: wires},
-	{Name: "rpcx-1000", Title: "servers of the client of rpcx, 1000 callers", Group: "rpcx", Client: "rpcx",
-		Load: closed(1000), Full: true, Peers: []string{"rpcx"}, Variants: wires},
-	{Name: "thrift-1", Title: "servers of the client of Apache Thrift, 1 caller", Group: "thrift", Client: "thrift",
-		Load: closed(1), Full: true, Peers: []string{"thrift"}, Variants: wires},
-	{Name: "thrift-100", Title: "servers of the client of Apache Thrift, 100 callers", Group: "thrift", Client: "thrift",
-		Load: closed(100), Full: true, Peers: []string{"thrift"}, Variants: wires},
-	{Name: "thrift-1000", Title: "servers of the client of Apache Thrift, 1000 callers", Group: "thrift", Client: "thrift",
-		Load: closed(1000), Full: true, Peers: []string{"thrift"}, Variants: wires},
+var otherClients = slices.Concat(
+	ofClient("rpcx", "rpcx"), ofClient("thrift", "Apache Thrift"),
+)
+
+// ofClient returns the scenarios of the client of a peer, which has a name.
+func ofClient(of, name string) (all []Scenario) {
+	for _, callers := range []int{1, 10, 100, 1000} {
+		title := fmt.Sprintf("servers of the client of %s, %d callers", name, callers)
+		if callers == 1 {
+			title = strings.TrimSuffix(title, "s")
+		}
+		all = append(all, Scenario{
+			Name: fmt.Sprintf("%s-%d", of, callers), Title: title, Group: of, Client: of, Load: closed(callers), Full: true, Peers: []string{of}, Variants: wires,
+		})
+	}
+	return all
 }
 
 // ofActors are those of actors.

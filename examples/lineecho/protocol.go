@@ -36,10 +36,7 @@ func (LineEcho) Match(first []byte) (ok, more bool) {
 func (LineEcho) Serve(_ context.Context, s *yodel.Session) error {
 	last := make(chan struct{}) // closed when the reply before the next one is sent
 	close(last)
-	for {
-		if err := s.Next(); err != nil {
-			return err // io.EOF if the client has left or the server drains
-		}
+	return s.Loop(func() error { // io.EOF if the client has left or the server drains
 		line, err := readLine(s)
 		if err != nil {
 			return err
@@ -50,7 +47,7 @@ func (LineEcho) Serve(_ context.Context, s *yodel.Session) error {
 		refused := v.Admit(len(line), true) // waits while too many calls are open
 		before, sent := last, make(chan struct{})
 		last = sent
-		s.Go(func() { // so that Serve reads on, and notices when the client leaves
+		v.Go(func() { // another goroutine reads on, and notices when the client leaves
 			defer v.End()
 			defer close(sent)
 			defer func() { // also if the handler ends the goroutine
@@ -61,7 +58,8 @@ func (LineEcho) Serve(_ context.Context, s *yodel.Session) error {
 				_ = v.Run() // reply gets the error from v
 			}
 		})
-	}
+		return nil
+	})
 }
 
 // readLine reads a request. It reserves memory as the line grows.

@@ -18,8 +18,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/inline"
 	"github.com/yodel-rpc/yodel/internal/monotime"
 	"github.com/yodel-rpc/yodel/internal/opencalls"
+	"github.com/yodel-rpc/yodel/internal/socket"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // Options are what the connections of a server share.
@@ -38,6 +41,8 @@ type Options struct {
 		TakeFor(n, held int) bool
 		Give(n int)
 	}
+	// Watch takes the reading from goroutines whose calls are long.
+	Watch *inline.Watch
 	// HungUp reports whether the client has closed a connection that is not read.
 	HungUp func(net.Conn) bool
 	// Guard recovers panics of a connection's own code. Rescue is deferred.
@@ -48,10 +53,12 @@ type Options struct {
 // end of a read-ahead. All other methods may be called concurrently.
 type Conn struct {
 	nc        net.Conn // nil for calls that do not come from a connection
+	socket    direct   // that of nc, if nc is a plain socket
 	o         *Options
 	gone      func()          // tells that the client has disconnected
 	ended     <-chan struct{} // closed when the session has ended
 	reader    *bufio.Reader
+	loop      *loop  // nil without Loop
 	first     []byte // read before the protocol was known
 	draining  chan struct{}
 	drainOnce sync.Once
@@ -103,7 +110,7 @@ var past = time.Unix(1, 0)
 // gone when the client has disconnected. The owner closes ended when the session has ended.
 func New(nc net.Conn, o *Options, gone func(), ended <-chan struct{}) *Conn {
 	return &Conn{
-		nc: nc, o: o, gone: gone, ended: ended, draining: make(chan struct{}), writing: make(chan struct{}, 1), lastEnd: monotime.Now(),
+		nc: nc, socket: direct{Conn: socket.Of(nc)}, o: o, gone: gone, ended: ended, draining: make(chan struct{}), writing: make(chan struct{}, 1), lastEnd: monotime.Now(),
 	}
 }
 
@@ -220,7 +227,7 @@ func (r reader) Read(b []byte) (int, error) {
 			at = r.idleAt(began)
 		}
 		r.readUntil(at)
-		n, err := r.nc.Read(b)
+		n, err := r.read(b)
 		late := errors.Is(err, os.ErrDeadlineExceeded)
 		switch {
 		case err == nil && r.quiet.Load():
@@ -329,9 +336,27 @@ func (c *Conn) countLocked(calls int) {
 	c.changedLocked()
 }
 
-// Failures returns what has ended the connection, as far as it knows: this side, because the
+// Ending returns how the connection has ended, and with which error, if its protocol has ended with
+// err. Aborted says that this side has closed the connection. Breach says that the error is that of
+// the protocol.
+func (c *Conn) Ending(err error, aborted bool) (kind introspect.ConnEventKind, breach bool, why error) {
+	here, readErr, writeErr := c.failures()
+	over := err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	switch {
+	case aborted, over && here:
+		return introspect.Closed, false, nil
+	case writeErr != nil:
+		return introspect.WriteFailed, false, writeErr
+	case over:
+		return introspect.Disconnected, false, nil
+	}
+	network := readErr != nil && errors.Is(err, readErr)
+	return introspect.ReadFailed, !network, err
+}
+
+// failures returns what has ended the connection, as far as it knows: this side, because the
 // connection was idle or has drained, or a failed read or write.
-func (c *Conn) Failures() (here bool, read, write error) {
+func (c *Conn) failures() (here bool, read, write error) {
 	c.mu.Lock()
 	defer c.mu.Unlock() // code that AsConn serves may still read and write
 	return c.idled || c.quiet.Load(), c.readErr, c.writeErr

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/session"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // A link is a Conn with the client at its other end.
@@ -160,8 +161,8 @@ func TestAnIdleConnectionEnds(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		})
-		if here, _, _ := l.Failures(); !here {
-			t.Error("the connection does not say that this side has ended it")
+		if kind, _, _ := l.Ending(io.EOF, false); kind != introspect.Closed {
+			t.Errorf("the connection says %q, but this side has ended it", kind)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -190,7 +191,7 @@ func TestAWriteThatIsNotTakenEndsTheConnection(t *testing.T) {
 		if _, err := l.client.Read(make([]byte, 1)); err != io.EOF {
 			t.Errorf("the connection is still open: %v", err)
 		}
-		if _, _, err := l.Failures(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		if kind, _, err := l.Ending(io.ErrUnexpectedEOF, false); kind != introspect.WriteFailed || !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("the connection says that the write has failed with %v", err)
 		}
 	})

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/session"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 func TestADrainWaitsForCallsAndMessages(t *testing.T) {
@@ -284,14 +285,17 @@ func TestOtherCodeTakesTheConnection(t *testing.T) {
 			}
 			failed := errors.New("failed")
 			taken.Ended(false, failed)
-			if here, err, _ := l.Failures(); here || err != failed {
-				t.Error(here, err)
+			if kind, breach, err := l.Ending(failed, false); kind != introspect.ReadFailed || breach || err != failed {
+				t.Error(kind, breach, err)
+			}
+			if _, breach, _ := l.Ending(errors.New("a breach of the protocol"), false); !breach {
+				t.Error("an error of the protocol counts as one of the network")
 			}
 			if taken.Ended(true, nil); len(drained) > 0 {
 				t.Errorf("%s: drained twice", name)
 			}
-			if here, _, _ := l.Failures(); !here {
-				t.Errorf("%s: the client has ended the connection", name)
+			if kind, _, _ := l.Ending(nil, false); kind != introspect.Closed {
+				t.Errorf("%s: the connection says %q", name, kind)
 			}
 		})
 	}

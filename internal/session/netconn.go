@@ -92,7 +92,7 @@ func (c unbufferedConn) Read(b []byte) (int, error) {
 	}
 	for {
 		c.limit()
-		n, err := conn.nc.Read(b)
+		n, err := conn.read(b)
 		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 			conn.readFailed(err)
 			return n, err

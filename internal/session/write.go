@@ -25,7 +25,7 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 		}
 		<-c.writing
 	}()
-	var failed error
+	n, failed := c.writeNow(b)
 	for n < len(b) && failed == nil {
 		c.limitWrite()
 		var wrote int

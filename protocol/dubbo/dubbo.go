@@ -115,14 +115,7 @@ func (protocol) Serve(_ context.Context, s *yodel.Session) error {
 	ended := make(chan struct{})
 	defer close(ended)
 	s.Go(func() { c.announceEnd(ended) })
-	for {
-		if err := s.Next(); err != nil {
-			return err
-		}
-		if err := c.next(); err != nil {
-			return err
-		}
-	}
+	return s.Loop(c.next)
 }
 
 // announceEnd tells the client to use other servers when this one begins to shut down.

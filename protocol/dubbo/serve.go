@@ -67,7 +67,7 @@ func (c *conn) next() error {
 		return c.frames.skip(skip)
 	}
 	call.body = body
-	c.Go(func() {
+	v.Go(func() {
 		defer call.end()
 		if e := call.prepare(arrived); e != nil {
 			call.answer(e)

@@ -10,6 +10,7 @@ import (
 	std "net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 
 // Middleware sees what OnRequest takes from the HTTP request, in every protocol over HTTP.
 func TestMiddlewareSeesWhatOnRequestTakesFromTheRequest(t *testing.T) {
+	var mu sync.Mutex // the calls of a batch run at the same time
 	var seen []string
 	options := &http.Options{
 		JSONRPC: "/rpc", RPCX: true, Routes: []http.Route{{Pattern: "POST /see", Method: string(see)}},
@@ -33,7 +35,9 @@ func TestMiddlewareSeesWhatOnRequestTakesFromTheRequest(t *testing.T) {
 	}
 	s := newSite(t, options, yodel.ServerOptions{Middleware: []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
 		return func(ctx context.Context, call *yodel.Call) error {
+			mu.Lock()
 			seen = append(seen, call.Metadata["from-request"])
+			mu.Unlock()
 			return next(ctx, call)
 		}
 	}}})

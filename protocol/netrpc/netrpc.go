@@ -86,11 +86,7 @@ func (protocol) Serve(_ context.Context, s *yodel.Session) error {
 	c.frames.types.reserve, c.frames.release = s.Reserve, s.Release
 	c.writer.Replies, c.writer.limits = pipelined.NewReplies(s), c.limits
 	c.writer.encoder = gob.NewEncoder(&c.writer.encoded)
-	for {
-		if err := c.next(); err != nil {
-			return err
-		}
-	}
+	return s.Loop(c.next)
 }
 
 // A conn is the reading side of a connection.
@@ -104,9 +100,6 @@ type conn struct {
 
 // next reads one request and starts its execution.
 func (c *conn) next() error {
-	if err := c.session.Next(); err != nil {
-		return err
-	}
 	header := new(rpc.Request)
 	if err := c.frames.header(header, c.limits.MaxMetadata); err != nil {
 		return err
@@ -125,7 +118,7 @@ func (c *conn) next() error {
 		return framebody.Unexpected(err)
 	}
 	v.Owned = true
-	c.session.Go(func() {
+	v.Go(func() {
 		defer v.Free()
 		defer func() { c.writer.reply(header, v, v.Outcome()) }() // deferred, because the handler may end the goroutine
 		_ = v.Run()                                               // v.Outcome returns the error

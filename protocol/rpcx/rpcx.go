@@ -154,12 +154,9 @@ func (p *protocol) Serve(_ context.Context, s *yodel.Session) error {
 	defer push.end()
 	defer s.Conn.Close() // for push, which may be writing
 	s.Push(push)
-	for {
-		if err := c.next(); err != nil {
-			if c.closing() {
-				return nil
-			}
-			return err
-		}
+	err := s.Loop(c.next)
+	if c.closing() {
+		return nil
 	}
+	return err
 }

@@ -32,9 +32,6 @@ type conn struct {
 
 // next reads one frame. If it is a request, next starts its execution.
 func (c *conn) next() error {
-	if err := c.session.Next(); err != nil {
-		return err
-	}
 	h, err := c.frames.next()
 	if err != nil {
 		return err
@@ -90,7 +87,7 @@ func (c *conn) call(h *head) error {
 		return c.frames.skip(skip)
 	}
 	v.Owned, v.Compressed = true, h.compressType() != 0
-	c.session.Go(func() {
+	v.Go(func() {
 		defer end()
 		defer func() { c.answer(h, v, v.Outcome()) }() // deferred, because the handler may end the goroutine
 		_ = v.Run()                                    // v.Outcome returns the error

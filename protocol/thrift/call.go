@@ -25,12 +25,12 @@ type call struct {
 	codec yodel.Codec
 }
 
-// execute runs the call on another goroutine, and sends the reply. Body has the arguments, and a
+// execute runs the call, and sends the reply, perhaps later. Body has the arguments, and a
 // byte before them.
 func (c *call) execute() {
 	before, done := c.conn.last, make(chan struct{})
 	c.conn.last = done
-	c.conn.Go(func() {
+	c.Go(func() {
 		defer c.Free()
 		defer close(done)
 		if !c.conn.options.Concurrent {

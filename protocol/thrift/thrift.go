@@ -232,14 +232,7 @@ func (p *protocol) Serve(_ context.Context, s *yodel.Session) error {
 	for i, name := range codecNames {
 		c.codecs[i] = s.Codec(name)
 	}
-	for {
-		if err := c.next(); err != nil {
-			return err
-		}
-		if err := s.Next(); err != nil {
-			return err
-		}
-	}
+	return s.Loop(c.next)
 }
 
 // A conn is a connection. Its fields belong to the goroutine that reads.
@@ -258,6 +251,9 @@ type conn struct {
 func (c *conn) next() error {
 	if c.framed {
 		return c.nextFrame()
+	}
+	if done, err := c.nextBuffered(); done {
+		return err
 	}
 	source := thriftwire.Source{From: c.Reader, Limit: c.limits.MaxMessage + maxName, Reserve: c.Reserve}
 	var r thriftwire.Reader
@@ -292,6 +288,36 @@ func (c *conn) next() error {
 	call.Body = r.Bytes[args-1:]
 	call.execute()
 	return nil
+}
+
+// nextBuffered is next for a request that has arrived whole, so that it can be read without a
+// Source. Done is false, and nothing has been read, for any other input.
+func (c *conn) nextBuffered() (done bool, err error) {
+	buffered, _ := c.Reader.Peek(c.Reader.Buffered()) // it is there
+	r := thriftwire.Reader{Bytes: buffered}
+	head, err := r.Header(maxName)
+	if err != nil {
+		return false, nil //nolint:nilerr // next finds the same
+	}
+	args := r.At
+	r.Format = head.Format
+	if r.Skip(thriftwire.Struct, 0) != nil || r.At-args > c.limits.MaxMessage {
+		return false, nil
+	}
+	call, err := c.begin(head)
+	if err != nil {
+		return true, err
+	}
+	if e := call.Admit(r.At-args, true); e != nil { // it may move what is buffered
+		_, _ = c.Reader.Discard(r.At)
+		call.refuse(e)
+		return true, nil
+	}
+	call.Body = make([]byte, 1+r.At-args)
+	_, _ = c.Reader.Discard(args - 1)
+	_, _ = io.ReadFull(c.Reader, call.Body) // as above
+	call.execute()
+	return true, nil
 }
 
 // nextFrame reads a request with a frame around it, and starts its execution.
