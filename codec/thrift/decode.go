@@ -166,7 +166,7 @@ func (d *decoder) structure(s *shape, v reflect.Value, depth int) error {
 			break
 		}
 		last = id
-		f := s.field(id)
+		f := s.field(id, known)
 		if f == nil {
 			if err = d.Skip(t, depth); err != nil {
 				return fmt.Errorf("%v, field %d: %w", s.goType, id, err)
