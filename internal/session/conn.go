@@ -83,6 +83,7 @@ type Conn struct {
 	writeBy   time.Time     // the deadline of writes that the user of AsConn has set
 	passed    bool          // AsConn was called
 	told      bool          // the Protocol has said why a connection that was taken has ended
+	warn      func()        // see netConn.OnDrain
 	onDrain   func()        // ends a connection that was taken: see netConn.Take; nil for others
 	reserved  int           // bytes, by Reserve; part of held
 	held      int           // bytes that the client makes the server hold
@@ -163,10 +164,17 @@ func (c *Conn) Reader() *bufio.Reader {
 func (c *Conn) readUntil(at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.quiet.Load() && !c.stopPeek && !at.Equal(c.deadline) {
+	if !c.quiet.Load() && !c.stopPeek && !c.servesLocked(at) {
 		c.deadline = at
 		_ = c.nc.SetReadDeadline(at) // without support for deadlines, the read waits for the peer
 	}
+}
+
+// servesLocked reports whether the deadline that is set will do for at. A read that it ends earlier
+// begins again, which is rare, and a deadline for each read takes longer.
+func (c *Conn) servesLocked(at time.Time) bool {
+	set := c.deadline
+	return set.Equal(at) || !set.IsZero() && (at.IsZero() || !set.After(at)) && time.Now().Before(set)
 }
 
 // wakeLocked ends the pending Read and later ones at a time.

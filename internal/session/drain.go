@@ -21,6 +21,9 @@ func (c *Conn) Draining() <-chan struct{} { return c.draining }
 func (c *Conn) Drain(end time.Time) {
 	c.drainOnce.Do(func() {
 		close(c.draining)
+		if warn := c.takeWarn(); warn != nil {
+			go warn()
+		}
 		if c.nc == nil { // there is no client to inform
 			return
 		}

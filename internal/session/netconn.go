@@ -3,7 +3,6 @@
 package session
 
 import (
-	"bufio"
 	"errors"
 	"io"
 	"net"
@@ -19,7 +18,6 @@ import (
 // the client.
 func (c *Conn) AsConn(remote net.Addr) net.Conn {
 	n := &netConn{conn: c, remote: remote}
-	n.buffered = bufio.NewReaderSize(unbufferedConn{n}, connBuffer)
 	c.Release(BufferSize - connBuffer)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -39,7 +37,6 @@ func (c *netConn) Take(drain func()) (nc net.Conn, first []byte, ok bool) {
 	if conn.quiet.Load() {
 		return nil, nil, false
 	}
-	c.buffered = nil
 	conn.onDrain = drain
 	conn.changedLocked()
 	first, conn.first = conn.first, nil
@@ -61,31 +58,54 @@ func (c *Conn) Told() bool {
 	return c.told
 }
 
+// OnDrain makes the connection call f on another goroutine when the server drains, perhaps at once.
+// The function stop prevents that, or waits until f has returned.
+func (c *netConn) OnDrain(f func()) (stop func()) {
+	conn, ended := c.conn, make(chan struct{})
+	call := func() {
+		defer close(ended)
+		f()
+	}
+	conn.mu.Lock()
+	defer conn.mu.Unlock()
+	select {
+	case <-conn.draining:
+		go call()
+	default:
+		conn.warn = call
+	}
+	return func() {
+		if conn.takeWarn() == nil {
+			<-ended
+		}
+	}
+}
+
+// takeWarn returns the function of OnDrain, once.
+func (c *Conn) takeWarn() (warn func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	warn, c.warn = c.warn, nil
+	return warn
+}
+
 // First returns the bytes from which the server has recognized the protocol, until Read is called.
 func (c *netConn) First() []byte { return c.conn.first }
 
-// connBuffer is the size of the buffer of a netConn, in bytes.
+// connBuffer is the size of the buffer that the code which reads a netConn has, in bytes.
 const connBuffer = 4 << 10
 
-// A netConn is a Conn as a net.Conn. Its reads are buffered, because net/http reads each frame of
-// HTTP/2 in two parts.
+// A netConn is a Conn as a net.Conn.
 type netConn struct {
-	conn     *Conn
-	remote   net.Addr
-	buffered *bufio.Reader // of an unbufferedConn
+	conn   *Conn
+	remote net.Addr
 
 	// Guarded by conn.mu.
 	readBy time.Time // the deadline that the other code has set
 }
 
 // Read implements net.Conn.
-func (c *netConn) Read(b []byte) (int, error) { return c.buffered.Read(b) }
-
-// An unbufferedConn reads what a netConn buffers.
-type unbufferedConn struct{ *netConn }
-
-// Read implements io.Reader.
-func (c unbufferedConn) Read(b []byte) (int, error) {
+func (c *netConn) Read(b []byte) (int, error) {
 	conn := c.conn
 	if n := conn.takeFirst(b); n > 0 {
 		return n, nil
@@ -120,7 +140,10 @@ func (c *netConn) limit() {
 	if !c.readBy.IsZero() && (at.IsZero() || c.readBy.Before(at)) {
 		at = c.readBy
 	}
-	_ = c.conn.nc.SetReadDeadline(at) // without support for deadlines, the read waits for the peer
+	if !c.conn.servesLocked(at) {
+		c.conn.deadline = at
+		_ = c.conn.nc.SetReadDeadline(at) // without support for deadlines, the read waits for the peer
+	}
 }
 
 // Write implements net.Conn.

@@ -27,7 +27,7 @@ type connection struct {
 	tls    *tls.ConnectionState
 	agent  sync.Once
 
-	conn     net.Conn
+	conn     ofSession
 	taken    atomic.Bool   // Accept has returned conn
 	begun    chan struct{} // closed when net/http, which knows conn then, has its first bytes
 	begin    sync.Once     // closes begun
@@ -50,7 +50,7 @@ type connection struct {
 	over     bool         // Read and Write fail; guarded by using
 }
 
-func newConnection(ctx context.Context, p *Protocol, s *yodel.Session, conn net.Conn) *connection {
+func newConnection(ctx context.Context, p *Protocol, s *yodel.Session, conn ofSession) *connection {
 	c := &connection{router: router{protocol: p, session: s}, conn: conn, tls: s.Peer.TLS(), begun: make(chan struct{}), closed: make(chan struct{}), refuse: make(chan struct{})}
 	limits := s.Limits()
 	var protocols std.Protocols
@@ -71,28 +71,20 @@ func newConnection(ctx context.Context, p *Protocol, s *yodel.Session, conn net.
 // serve returns when the connection has ended and no handler runs any more. A drain waits until
 // net/http has begun to read. After an earlier Shutdown, Serve would not call Accept.
 func (c *connection) serve() error {
-	stop := make(chan struct{})
-	var drain sync.WaitGroup
-	drain.Go(func() {
+	defer c.conn.OnDrain(func() {
 		select {
 		case <-c.begun:
-		case <-stop:
-		}
-		select {
-		case <-c.session.Draining():
 			c.watches.wait()
 			c.drain()
-		case <-stop:
+		case <-c.closed:
 		}
-	})
+	})()
 	_ = c.server.Serve(c) // it returns when Accept or Shutdown ends it
 	if !c.taken.Swap(true) {
 		c.end() // net/http has failed before it accepted the connection
 	}
 	<-c.closed
 	_ = c.conn.Close() // Close may have done nothing
-	close(stop)
-	drain.Wait()
 	c.handling.Lock()
 	c.ended = true
 	c.handling.Unlock()

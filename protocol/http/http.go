@@ -199,9 +199,9 @@ func (p *Protocol) Serve(ctx context.Context, s *yodel.Session) error {
 //go:noinline
 func (p *Protocol) begin(ctx context.Context, s *yodel.Session) (c *multiplexed, one *connection, first []byte) {
 	s.HideErrors = !p.opts.ExposeErrors
-	conn := s.AsConn()
-	if taken, ok := conn.(takeable); ok && bytes.HasPrefix(taken.First(), []byte("PRI ")) {
-		c, first = p.multiplex(ctx, s, conn, taken)
+	conn := s.AsConn().(ofSession) //nolint:forcetypeassert // every one is
+	if bytes.HasPrefix(conn.First(), []byte("PRI ")) {
+		c, first = p.multiplex(ctx, s, conn)
 		return c, nil, first
 	}
 	return nil, newConnection(ctx, p, s, conn), nil

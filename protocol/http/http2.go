@@ -24,9 +24,10 @@ import (
 
 // This file serves connections of HTTP/2 with package h2.
 
-// takeable is what a connection of Session.AsConn has beside the methods of a net.Conn: see
-// internal/session.
-type takeable interface {
+// ofSession is a connection of Session.AsConn: see internal/session.
+type ofSession interface {
+	net.Conn
+	OnDrain(f func()) (stop func())
 	First() []byte
 	Take(drain func()) (nc net.Conn, first []byte, ok bool)
 	Ended(here bool, err error)
@@ -44,7 +45,7 @@ type multiplexed struct {
 	agent    sync.Once
 	watches  watches       // calls of the health protocol
 	begun    chan struct{} // closed when conn is set
-	taken    takeable
+	taken    ofSession
 	err      error // of Protocol.Serve
 }
 
@@ -66,9 +67,9 @@ const mostUnsent = 256 << 10
 
 // multiplex returns the server of a connection, and what was read from it. It returns nil if the
 // connection has ended.
-func (p *Protocol) multiplex(ctx context.Context, s *yodel.Session, conn net.Conn, taken takeable) (c *multiplexed, first []byte) {
-	c = &multiplexed{router: router{protocol: p, session: s}, limits: s.Limits(), direct: p.takesDirect(), taken: taken, begun: make(chan struct{})}
-	nc, first, ok := taken.Take(c.drain)
+func (p *Protocol) multiplex(ctx context.Context, s *yodel.Session, conn ofSession) (c *multiplexed, first []byte) {
+	c = &multiplexed{router: router{protocol: p, session: s}, limits: s.Limits(), direct: p.takesDirect(), taken: conn, begun: make(chan struct{})}
+	nc, first, ok := conn.Take(c.drain)
 	if !ok {
 		return nil, nil
 	}

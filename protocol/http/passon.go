@@ -7,6 +7,7 @@ import (
 	"fmt"
 	std "net/http"
 	"runtime/debug"
+	"strings"
 	"sync/atomic"
 
 	"github.com/yodel-rpc/yodel"
@@ -23,8 +24,7 @@ func (x *exchange) passOn(fail func(e *yodel.Error)) bool {
 		return false
 	}
 	if opts.HandlerMethod == "" {
-		x.finished, x.r.Body = true, x.body.ReadCloser
-		opts.Handler.ServeHTTP(x.w, x.r)
+		x.handle()
 		return true
 	}
 	x.end()
@@ -49,6 +49,23 @@ func (x *exchange) passOn(fail func(e *yodel.Error)) bool {
 		fail(e)
 	}
 	return true
+}
+
+// isForeign reports whether the request is for Options.Handler, because the server does not have
+// the service that the path names. It does so before a call begins, which takes longer.
+func (x *exchange) isForeign() bool {
+	opts := &x.router.protocol.opts
+	if opts.Handler == nil || opts.HandlerMethod != "" {
+		return false
+	}
+	name := namedBy(x.r.URL)
+	return !x.session.HasService(name[:max(strings.LastIndexAny(name, "./"), 0)])
+}
+
+// handle passes the request to Options.Handler, without the chain of the server.
+func (x *exchange) handle() {
+	x.finished, x.r.Body = true, x.body.ReadCloser
+	x.router.protocol.opts.Handler.ServeHTTP(x.w, x.r)
 }
 
 // A passed is a request for Options.Handler in the chain of the server's middleware.
