@@ -75,8 +75,8 @@ func (s *shape) matches(t thriftwire.Type) error {
 	return fmt.Errorf("the value is %v, want %v for %v", t, s.typ, s.goType)
 }
 
-// field returns the field with a number, or nil. Guess is its index if the fields of a struct arrive
-// in the order of their numbers.
+// field returns the field with a number, or nil. Guess is its index if the fields of a struct
+// arrive in the order of their numbers.
 func (s *shape) field(id int16, guess int) *field {
 	if guess < len(s.fields) && s.fields[guess].id == id {
 		return &s.fields[guess]
