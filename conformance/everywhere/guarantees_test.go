@@ -462,10 +462,19 @@ func checkRepliesOfDrain(ctx context.Context, c *Cell) error {
 // callInDrain makes calls while server 0 shuts down.
 func (c *Cell) callInDrain(ctx context.Context) (made, failed int64, err error) {
 	return c.callDuring(ctx, func() error {
-		err := c.shutDown(ctx, c.server)
+		err := c.shutDownInCall(ctx, 0)
 		before := c.by[1].Load()
 		return errors.Join(err, until(ctx, func() bool { return c.by[1].Load() > before+50 }))
 	})
+}
+
+// shutDownInCall shuts a server down when it has just begun a call. A control loses that call.
+func (c *Cell) shutDownInCall(ctx context.Context, server int) error {
+	before := c.by[server].Load()
+	if err := until(ctx, func() bool { return c.by[server].Load() > before }); err != nil {
+		return err
+	}
+	return c.shutDown(ctx, c.servers[server])
 }
 
 // checkRestart wants no call to be lost, and none to be executed twice, while one server after the
@@ -473,7 +482,7 @@ func (c *Cell) callInDrain(ctx context.Context) (made, failed int64, err error) 
 func checkRestart(ctx context.Context, c *Cell) error {
 	made, failed, err := c.callDuring(ctx, func() error {
 		for i := range c.servers {
-			if err := c.shutDown(ctx, c.servers[i]); err != nil {
+			if err := c.shutDownInCall(ctx, i); err != nil {
 				return err
 			}
 			c.servers[i] = c.newServer(i)

@@ -45,6 +45,8 @@ type Options struct {
 	Watch *inline.Watch
 	// HungUp reports whether the client has closed a connection that is not read.
 	HungUp func(net.Conn) bool
+	// Shared is what protocols keep for all connections of the server.
+	Shared sync.Map
 	// Guard recovers panics of a connection's own code. Rescue is deferred.
 	Guard interface{ Rescue(what string) }
 }

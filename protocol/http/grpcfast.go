@@ -47,17 +47,14 @@ func (u *pathUse) find(media *fieldUse) *direct {
 	return m
 }
 
-// A connection remembers mostPaths paths of methods of the server, and mostMedia content types, of
-// at most mostName bytes each. So what it remembers takes less than 256 KiB.
-const mostPaths, mostMedia, mostName = 256, 16, 256
+// A server remembers mostPaths paths of its methods, of at most mostName bytes each.
+const mostPaths, mostName = 10_000, 256
 
-// directs finds the methods of a connection.
+// directs are the methods that the clients of a server have called.
 type directs struct {
-	of    *multiplexed
-	media map[string]*fieldUse // only the reader uses it
-
 	mu    sync.Mutex
-	paths map[string]*pathUse
+	media map[string]*fieldUse // the content types of codecs of the server
+	paths map[string]*pathUse  // of methods of the server
 }
 
 // A fieldUse is what a field of a request means to a call.
@@ -91,21 +88,21 @@ func (p *Protocol) takesDirect() bool {
 	return o.OnRequest == nil && o.Hosts == nil && p.routes == nil && !p.binds && o.JSONRPC == "" && o.OpenAPI == "" && !o.RPCX
 }
 
-// meaning is the Meaning of a connection's h2.Config.
-func (d *directs) meaning(name, value string) any {
+// meaning is the Meaning of the connection's h2.Config.
+func (c *multiplexed) meaning(name, value string) any {
 	switch name {
 	case ":path":
 		if !isPlainPath(value) {
 			return nil
 		}
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if known := d.paths[value]; known != nil {
+		c.methods.mu.Lock()
+		defer c.methods.mu.Unlock()
+		if known := c.methods.paths[value]; known != nil {
 			return known
 		}
 		return new(pathUse)
 	case "content-type":
-		return d.contentType(value)
+		return c.contentType(value)
 	case "grpc-timeout":
 		return timeout
 	case "user-agent":
@@ -132,22 +129,24 @@ func isPlainPath(path string) bool {
 }
 
 // contentType returns the meaning of a content type. That of gRPC has a codec of the server.
-func (d *directs) contentType(value string) *fieldUse {
-	if known := d.media[value]; known != nil {
-		return known
-	}
+func (c *multiplexed) contentType(value string) *fieldUse {
 	name := httpwire.ContentType(value)
 	subtype, ok := strings.CutPrefix(name, "application/grpc")
-	if !ok || subtype != "" && subtype[0] != '+' || len(value) > mostName || len(d.media) >= mostMedia {
+	if !ok || subtype != "" && subtype[0] != '+' {
 		return odd
 	}
-	codec := d.of.session.Codec(httpwire.Codec(strings.TrimPrefix(subtype, "+")))
+	codec := c.session.Codec(httpwire.Codec(strings.TrimPrefix(subtype, "+")))
 	if codec == nil {
 		return odd
 	}
-	as := &fieldUse{kind: useMedia, name: strings.Clone(name), codec: codec}
-	d.media[strings.Clone(value)] = as
-	return as
+	c.methods.mu.Lock()
+	defer c.methods.mu.Unlock()
+	if known := c.methods.media[name]; known != nil {
+		return known
+	}
+	name = strings.Clone(name)
+	c.methods.media[name] = &fieldUse{kind: useMedia, name: name, codec: codec}
+	return c.methods.media[name]
 }
 
 // find returns the path and the content type of a request, or nil if an exchange has to serve the
@@ -176,16 +175,16 @@ type unknown struct {
 
 // learn looks for the method of a path, for later requests. It runs on the goroutine of a request,
 // because it calls the codec.
-func (d *directs) learn(s *h2.Stream, u *unknown) {
+func (c *multiplexed) learn(s *h2.Stream, u *unknown) {
 	caller := ""
 	for i := range s.Fields {
 		if s.Fields[i].Meaning == any(agent) {
 			caller = s.Fields[i].Value
 		}
 	}
-	d.of.know(caller) // also if it is empty: Begin reads it
+	c.know(caller) // also if it is empty: Begin reads it
 	m := &direct{media: u.media}
-	if name := s.Path[1:]; d.takes(name, u.media) {
+	if name := s.Path[1:]; c.takes(name, u.media) {
 		m.method = strings.Clone(name)
 	}
 	for {
@@ -197,6 +196,7 @@ func (d *directs) learn(s *h2.Stream, u *unknown) {
 			break
 		}
 	}
+	d := c.methods
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if m.method != "" && len(d.paths) < mostPaths && d.paths[s.Path] == nil {
@@ -205,14 +205,14 @@ func (d *directs) learn(s *h2.Stream, u *unknown) {
 }
 
 // takes reports whether the server has a unary method of this name, which the codec carries.
-func (d *directs) takes(name string, media *fieldUse) (ok bool) {
-	v := d.of.session.Begin(name, media.codec, nil)
+func (c *multiplexed) takes(name string, media *fieldUse) (ok bool) {
+	v := c.session.Begin(name, media.codec, nil)
 	defer v.End()
 	if v.Kind() != "unary" {
 		return false
 	}
-	x := &exchange{router: &d.of.router, v: v}
-	guarded(d.of.session, func() { ok = x.unfit(media.codec, media.codec.Name(), "gRPC", media.name) == nil })
+	x := &exchange{router: &c.router, v: v}
+	guarded(c.session, func() { ok = x.unfit(media.codec, media.codec.Name(), "gRPC", media.name) == nil })
 	return ok
 }
 
@@ -246,7 +246,7 @@ func (c *multiplexed) Serve(s *h2.Stream) {
 			return
 		}
 	case *unknown:
-		c.methods.learn(s, as)
+		c.learn(s, as)
 	}
 	s.HandOver()
 	c.requests.Serve(s)

@@ -28,6 +28,7 @@ import (
 type ofSession interface {
 	net.Conn
 	OnDrain(f func()) (stop func())
+	Shared() *sync.Map
 	First() []byte
 	Take(drain func()) (nc net.Conn, first []byte, ok bool)
 	Ended(here bool, err error)
@@ -41,7 +42,7 @@ type multiplexed struct {
 	conn     *h2.Conn
 	requests h2http.Handler
 	direct   bool // methods is used
-	methods  directs
+	methods  *directs
 	agent    sync.Once
 	watches  watches       // calls of the health protocol
 	begun    chan struct{} // closed when conn is set
@@ -83,7 +84,6 @@ func (p *Protocol) multiplex(ctx context.Context, s *yodel.Session, conn ofSessi
 		Handler: c, Context: context.WithValue(ctx, std.ServerContextKey, &p.server), Remote: conn.RemoteAddr().String(), TLS: s.Peer.TLS(),
 		Drain: func() { c.conn.Drain() }, Panicked: c.logPanic,
 	}
-	c.methods.of, c.methods.media, c.methods.paths = c, make(map[string]*fieldUse), make(map[string]*pathUse)
 	config := h2.Config{
 		Handler: c, Watch: p.watch, Reserve: s.Reserve, Release: s.Release, Active: c.active,
 		MaxStreams:    min(limits.MaxOpen, maxStreams),
@@ -97,7 +97,9 @@ func (p *Protocol) multiplex(ctx context.Context, s *yodel.Session, conn ofSessi
 		IdleTimeout:   limits.IdleTimeout,
 	}
 	if c.direct {
-		config.Meaning = c.methods.meaning
+		known, _ := conn.Shared().LoadOrStore(p, &directs{media: make(map[string]*fieldUse), paths: make(map[string]*pathUse)})
+		c.methods = known.(*directs) //nolint:forcetypeassert // p stores nothing else
+		config.Meaning = c.meaning
 	}
 	c.conn = h2.New(nc, config)
 	close(c.begun)

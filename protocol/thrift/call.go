@@ -25,8 +25,8 @@ type call struct {
 	codec yodel.Codec
 }
 
-// execute runs the call, and sends the reply, perhaps later. Body has the arguments, and a
-// byte before them.
+// execute runs the call, and sends the reply, perhaps later. Body has the arguments, and a byte
+// before them.
 func (c *call) execute() {
 	before, done := c.conn.last, make(chan struct{})
 	c.conn.last = done
