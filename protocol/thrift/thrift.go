@@ -296,13 +296,9 @@ func (c *conn) nextBuffered() (done bool, err error) {
 	buffered, _ := c.Reader.Peek(c.Reader.Buffered()) // it is there
 	r := thriftwire.Reader{Bytes: buffered}
 	head, err := r.Header(maxName)
-	if err != nil {
-		return false, nil //nolint:nilerr // next finds the same
-	}
 	args := r.At
-	r.Format = head.Format
-	if r.Skip(thriftwire.Struct, 0) != nil || r.At-args > c.limits.MaxMessage {
-		return false, nil
+	if r.Format = head.Format; err != nil || r.Skip(thriftwire.Struct, 0) != nil || r.At-args > c.limits.MaxMessage {
+		return false, nil //nolint:nilerr // next finds the same
 	}
 	call, err := c.begin(head)
 	if err != nil {
