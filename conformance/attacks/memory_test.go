@@ -21,6 +21,9 @@ var memory = []attacks.Attack{
 		Name: "noread",
 		Do:   func(a *attacks.Attacker) { bigReplies(a, 2000) },
 		Held: 96 * mib, // 64 MiB of replies, and the connection's buffers
+		// Until the bound is reached, 64 handlers copy 1 MiB each into memory that is new to the
+		// process, and the good client's call waits for its turn among them.
+		Floor: 100 * time.Millisecond,
 	},
 	{
 		// The attacker reads the replies as fast as it can, for a second.

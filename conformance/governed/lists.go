@@ -21,7 +21,7 @@ import (
 var (
 	listed  = flag.Int("governed.services", 2000, "how many services a list has")
 	foreign = flag.Int("governed.foreign", 100_000, "how many keys of other programs are in the registry's database")
-	listIn  = flag.Duration("governed.listed", 10*time.Second, "how long a list may take")
+	listIn  = flag.Duration("governed.listed", time.Minute, "how long a list may take, beside the tests of other packages")
 	held    = flag.Int("governed.announced", 150, "how many services Announced announces")
 	ruled   = flag.Int("governed.ruled", 20, "how many services of Announced have a rule")
 )

@@ -108,6 +108,9 @@ func (c *Conn) Self() (offered, asleep bool) {
 	return c.reading.state.Is(readstate.Offered) || c.reading.state.Is(readstate.Parked), c.reading.self.sleeper != nil
 }
 
+// SelfReadTime is how long the reading is offered at least while no call comes.
+const SelfReadTime = selfReadTime
+
 // Polling returns how many readers look for something instead of sleeping, in the whole process.
 func Polling() int { return processRuntime.pollers.Count() }
 
