@@ -265,7 +265,9 @@ func (r reader) Read(b []byte) (int, error) {
 // takeFirst moves bytes that were read before the protocol was known to b.
 func (c *Conn) takeFirst(b []byte) int {
 	n := copy(b, c.first)
-	c.first = c.first[n:]
+	if c.first = c.first[n:]; len(c.first) == 0 {
+		c.first = nil // the memory is no longer needed
+	}
 	return n
 }
 

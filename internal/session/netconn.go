@@ -12,10 +12,10 @@ import (
 )
 
 // AsConn returns the connection for code that reads and writes it by itself, such as package
-// net/http. The connection also has the methods OnDrain, Shared, First, Take and Ended. Reader,
-// Next and ReadAhead must not be used then. Read begins with the first byte. It returns io.EOF when
-// a drain has ended reading and when the connection is idle. Write is Conn.Write. The other code
-// may set deadlines, which apply in addition. Remote is the address of the client.
+// net/http. The connection also has the methods OnDrain, Busy, Shared, First, Take and Ended.
+// Reader, Next and ReadAhead must not be used then. Read begins with the first byte. It returns
+// io.EOF when a drain has ended reading and when the connection is idle. Write is Conn.Write. The
+// other code may set deadlines, which apply in addition. Remote is the address of the client.
 func (c *Conn) AsConn(remote net.Addr) net.Conn {
 	n := &netConn{conn: c, remote: remote}
 	c.Release(BufferSize - connBuffer)
@@ -88,6 +88,9 @@ func (c *Conn) takeWarn() (warn func()) {
 	warn, c.warn = c.warn, nil
 	return warn
 }
+
+// Busy is Conn.Busy.
+func (c *netConn) Busy(n int) { c.conn.Busy(n) }
 
 // Shared returns what protocols keep for all connections of the server.
 func (c *netConn) Shared() *sync.Map { return &c.conn.o.Shared }

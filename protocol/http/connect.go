@@ -82,10 +82,6 @@ func (x *exchange) lastMessage(e *yodel.Error) []byte {
 
 // routeUnary serves a unary call whose body is the message, and passes all other requests on.
 func (x *exchange) routeUnary() {
-	if x.isForeign() {
-		x.handle()
-		return
-	}
 	media := httpwire.ContentType(x.r.Header.Get("Content-Type"))
 	subtype, ok := strings.CutPrefix(media, "application/")
 	get := x.r.Method == std.MethodGet || x.r.Method == std.MethodHead

@@ -28,11 +28,9 @@ type connection struct {
 	agent  sync.Once
 
 	conn     ofSession
-	taken    atomic.Bool   // Accept has returned conn
+	accepted bool          // Accept has returned conn; only the goroutine of serve uses it
 	begun    chan struct{} // closed when net/http, which knows conn then, has its first bytes
 	begin    sync.Once     // closes begun
-	refuse   chan struct{} // closed when Accept must return
-	refusing sync.Once     // closes refuse
 	closed   chan struct{} // closed when net/http has closed the connection, or the code that hijacked it
 	closing  sync.Once     // closes closed
 	hijacked atomic.Bool   // Options.Handler owns the connection
@@ -40,7 +38,7 @@ type connection struct {
 	draining atomic.Bool   // Close does nothing, because http.Server calls it for connections without requests
 
 	occupying sync.Mutex
-	occupied  func() // ends Session.Busy; nil while no request is open; guarded by occupying
+	occupied  bool // a request is open; guarded by occupying
 
 	// The goroutines of net/http may use the connection, and begin handlers, after it has reported
 	// StateClosed. Then the session may have ended.
@@ -51,7 +49,7 @@ type connection struct {
 }
 
 func newConnection(ctx context.Context, p *Protocol, s *yodel.Session, conn ofSession) *connection {
-	c := &connection{router: router{protocol: p, session: s}, conn: conn, tls: s.Peer.TLS(), begun: make(chan struct{}), closed: make(chan struct{}), refuse: make(chan struct{})}
+	c := &connection{router: router{protocol: p, session: s}, conn: conn, tls: s.Peer.TLS(), begun: make(chan struct{}), closed: make(chan struct{})}
 	limits := s.Limits()
 	var protocols std.Protocols
 	protocols.SetHTTP1(true)
@@ -69,7 +67,7 @@ func newConnection(ctx context.Context, p *Protocol, s *yodel.Session, conn ofSe
 }
 
 // serve returns when the connection has ended and no handler runs any more. A drain waits until
-// net/http has begun to read. After an earlier Shutdown, Serve would not call Accept.
+// net/http has begun to read.
 func (c *connection) serve() error {
 	defer c.conn.OnDrain(func() {
 		select {
@@ -79,11 +77,25 @@ func (c *connection) serve() error {
 		case <-c.closed:
 		}
 	})()
-	_ = c.server.Serve(c) // it returns when Accept or Shutdown ends it
-	if !c.taken.Swap(true) {
+	c.start()
+	<-c.closed
+	c.finish()
+	return nil
+}
+
+// start starts the goroutine of net/http. It and finish are no parts of serve, because their frames
+// would stay on the stack as long as the connection.
+//
+//go:noinline
+func (c *connection) start() {
+	_ = c.server.Serve(c) // it returns as soon as Accept fails
+	if !c.accepted {
 		c.end() // net/http has failed before it accepted the connection
 	}
-	<-c.closed
+}
+
+//go:noinline
+func (c *connection) finish() {
 	_ = c.conn.Close() // Close may have done nothing
 	c.handling.Lock()
 	c.ended = true
@@ -91,7 +103,6 @@ func (c *connection) serve() error {
 	c.using.Lock() // conn is closed, so that nothing holds it for long
 	c.over = true
 	c.using.Unlock()
-	return nil
 }
 
 // drain tells the client with the next reply that the connection will be closed. The session ends
@@ -138,8 +149,9 @@ func (c *connection) state(ctx context.Context, state std.ConnState) {
 func (c *connection) occupy() {
 	c.occupying.Lock()
 	defer c.occupying.Unlock()
-	if c.occupied == nil {
-		c.occupied = c.session.Busy()
+	if !c.occupied {
+		c.occupied = true
+		c.conn.Busy(1)
 	}
 }
 
@@ -147,9 +159,9 @@ func (c *connection) occupy() {
 func (c *connection) vacate() {
 	c.occupying.Lock()
 	defer c.occupying.Unlock()
-	if c.occupied != nil {
-		c.occupied()
-		c.occupied = nil
+	if c.occupied {
+		c.occupied = false
+		c.conn.Busy(-1)
 	}
 }
 
@@ -192,24 +204,17 @@ func (c *connection) ServeHTTP(w std.ResponseWriter, r *std.Request) {
 	c.sayClose()
 }
 
-// Accept implements net.Listener. It returns the connection of the session, and then waits until
-// that has ended or Shutdown closes the listener.
+// Accept implements net.Listener. It returns the connection of the session, once.
 func (c *connection) Accept() (net.Conn, error) {
-	if !c.taken.Swap(true) {
-		return (*closer)(c), nil
+	if c.accepted {
+		return nil, net.ErrClosed
 	}
-	select {
-	case <-c.closed:
-	case <-c.refuse:
-	}
-	return nil, net.ErrClosed
+	c.accepted = true
+	return (*closer)(c), nil
 }
 
 // Close implements net.Listener. It leaves the connection open.
-func (c *connection) Close() error {
-	c.refusing.Do(func() { close(c.refuse) })
-	return nil
-}
+func (c *connection) Close() error { return nil }
 
 // Addr implements net.Listener.
 func (c *connection) Addr() net.Addr { return c.conn.LocalAddr() }

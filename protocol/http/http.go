@@ -215,48 +215,63 @@ type router struct {
 
 // route serves one request.
 func (c *router) route(w std.ResponseWriter, r *std.Request) {
+	p := c.protocol
+	if p.answers(r.Host) && p.crossOrigin(w, r) {
+		return
+	}
+	serve := c.find(r)
+	if serve == nil {
+		p.opts.Handler.ServeHTTP(w, r)
+		return
+	}
 	x := newExchange(c, w, r)
 	defer x.forget()
 	defer x.finish()
-	if !c.protocol.answers(r.Host) {
-		x.reject(std.StatusMisdirectedRequest, "", "the server does not answer for this host")
-		return
+	serve(x)
+}
+
+// find returns what serves a request, or nil if that is Options.Handler. The context of a call is
+// that of its session.
+func (c *router) find(r *std.Request) (serve func(*exchange)) {
+	p := c.protocol
+	if !p.answers(r.Host) {
+		return func(x *exchange) {
+			x.reject(std.StatusMisdirectedRequest, "", "the server does not answer for this host")
+		}
 	}
-	if c.protocol.crossOrigin(w, r) {
-		return
+	if path := p.opts.JSONRPC; path != "" && r.URL.Path == path || p.isRPCXJSON(r.Header) {
+		return (*exchange).serveJSONRPC
 	}
-	if path := c.protocol.opts.JSONRPC; path != "" && r.URL.Path == path || c.protocol.isRPCXJSON(r.Header) {
-		x.serveJSONRPC()
-		return
+	if p.isRPCX(r.Header) {
+		return (*exchange).serveRPCX
 	}
-	if c.protocol.isRPCX(r.Header) {
-		x.serveRPCX() //nolint:contextcheck // the context of a call is that of its session
-		return
+	if path := p.opts.OpenAPI; path != "" && r.URL.Path == path {
+		return (*exchange).serveOpenAPI
 	}
-	if path := c.protocol.opts.OpenAPI; path != "" && r.URL.Path == path {
-		x.serveOpenAPI() //nolint:contextcheck // the context of a call is that of its session
-		return
-	}
-	if c.routed(w, r) {
-		return
+	if serve := c.routed(r); serve != nil {
+		return serve
 	}
 	switch kind := kindOf(r); {
 	case kind.serve != nil && r.Method != std.MethodPost:
-		x.reject(std.StatusMethodNotAllowed, std.MethodPost, "calls need the method POST")
+		return func(x *exchange) { x.reject(std.StatusMethodNotAllowed, std.MethodPost, "calls need the method POST") }
 	case kind.serve != nil:
-		kind.serve(x, kind)
-	default:
-		x.routeUnary() //nolint:contextcheck // the context of a call is that of its session
+		return func(x *exchange) { kind.serve(x, kind) }
+	case c.isForeign(r):
+		return nil
 	}
+	return (*exchange).routeUnary
 }
 
 // answers applies Options.Hosts.
 func (p *Protocol) answers(host string) bool {
+	if p.opts.Hosts == nil {
+		return true
+	}
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
 	host = strings.Trim(host, "[]")
-	return p.opts.Hosts == nil || slices.ContainsFunc(p.opts.Hosts, func(h string) bool { return strings.EqualFold(h, host) })
+	return slices.ContainsFunc(p.opts.Hosts, func(h string) bool { return strings.EqualFold(h, host) })
 }
 
 // crossOrigin applies Options.Origins. It reports whether it has answered the request.

@@ -28,6 +28,7 @@ import (
 type ofSession interface {
 	net.Conn
 	OnDrain(f func()) (stop func())
+	Busy(n int)
 	Shared() *sync.Map
 	First() []byte
 	Take(drain func()) (nc net.Conn, first []byte, ok bool)

@@ -24,7 +24,8 @@ func (x *exchange) passOn(fail func(e *yodel.Error)) bool {
 		return false
 	}
 	if opts.HandlerMethod == "" {
-		x.handle()
+		x.finished, x.r.Body = true, x.body.ReadCloser
+		opts.Handler.ServeHTTP(x.w, x.r) // without the chain of the server
 		return true
 	}
 	x.end()
@@ -52,20 +53,14 @@ func (x *exchange) passOn(fail func(e *yodel.Error)) bool {
 }
 
 // isForeign reports whether the request is for Options.Handler, because the server does not have
-// the service that the path names. It does so before a call begins, which takes longer.
-func (x *exchange) isForeign() bool {
-	opts := &x.router.protocol.opts
+// the service that the path names.
+func (c *router) isForeign(r *std.Request) bool {
+	opts := &c.protocol.opts
 	if opts.Handler == nil || opts.HandlerMethod != "" {
 		return false
 	}
-	name := namedBy(x.r.URL)
-	return !x.session.HasService(name[:max(strings.LastIndexAny(name, "./"), 0)])
-}
-
-// handle passes the request to Options.Handler, without the chain of the server.
-func (x *exchange) handle() {
-	x.finished, x.r.Body = true, x.body.ReadCloser
-	x.router.protocol.opts.Handler.ServeHTTP(x.w, x.r)
+	name := namedBy(r.URL)
+	return !c.session.HasService(name[:max(strings.LastIndexAny(name, "./"), 0)])
 }
 
 // A passed is a request for Options.Handler in the chain of the server's middleware.

@@ -56,8 +56,8 @@ type Binding interface {
 	Reply() func(message []byte) ([]byte, error)
 }
 
-// routerKey is the key of the router in the context of a request with a route.
-type routerKey struct{}
+// exchangeKey is the key of the exchange in the context of a request with a route.
+type exchangeKey struct{}
 
 // muxOf returns the routes, or nil if there are none.
 func muxOf(routes []Route) *std.ServeMux {
@@ -70,9 +70,9 @@ func muxOf(routes []Route) *std.ServeMux {
 			continue
 		}
 		names := wildcards(route.Pattern)
-		mux.HandleFunc(route.Pattern, func(w std.ResponseWriter, r *std.Request) {
-			c, _ := r.Context().Value(routerKey{}).(*router)
-			x := newExchange(c, w, r)
+		mux.HandleFunc(route.Pattern, func(_ std.ResponseWriter, r *std.Request) {
+			x, _ := r.Context().Value(exchangeKey{}).(*exchange)
+			x.r = r                                                                                                                                // with the path values
 			x.serveRoute(route.Method, len(names) == 0, func(query url.Values, body []byte) ([]byte, error) { return x.bind(names, query, body) }) //nolint:contextcheck // the context of a call is that of its session
 		})
 	}
@@ -90,32 +90,33 @@ func wildcards(pattern string) (names []string) {
 	return names
 }
 
-// routed serves a request that has a route, and reports whether it has one.
-func (c *router) routed(w std.ResponseWriter, r *std.Request) bool {
+// routed returns what serves a request that has a route, or nil.
+func (c *router) routed(r *std.Request) (serve func(*exchange)) {
 	mux := c.protocol.routes
 	if mux == nil {
-		return false
+		return nil
 	}
 	if _, pattern := mux.Handler(r); pattern != "" {
-		mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), routerKey{}, c)))
-		return true
+		return func(x *exchange) {
+			mux.ServeHTTP(x.w, x.r.WithContext(context.WithValue(x.r.Context(), exchangeKey{}, x)))
+		}
 	}
 	if !c.protocol.binds {
-		return false
+		return nil
 	}
-	x := newExchange(c, w, r)
 	var found *Route
 	var values []string
-	if !guarded(c.session, func() { found, values, x.rewrite = c.protocol.bound(r) }) {
-		x.reject(std.StatusInternalServerError, "", "the binding of a route panicked")
-		return true
+	var rewrite func([]byte) ([]byte, error)
+	if !guarded(c.session, func() { found, values, rewrite = c.protocol.bound(r) }) {
+		return func(x *exchange) { x.reject(std.StatusInternalServerError, "", "the binding of a route panicked") }
 	}
 	if found == nil {
-		return false
+		return nil
 	}
-	x.annotated = true
-	x.serveRoute(found.Method, false, func(query url.Values, body []byte) ([]byte, error) { return found.Binding.Request(values, query, body) }) //nolint:contextcheck // the context of a call is that of its session
-	return true
+	return func(x *exchange) {
+		x.annotated, x.rewrite = true, rewrite
+		x.serveRoute(found.Method, false, func(query url.Values, body []byte) ([]byte, error) { return found.Binding.Request(values, query, body) })
+	}
 }
 
 // needsJSON is the text of the answer to a request of a route with another content type.
