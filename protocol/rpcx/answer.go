@@ -5,6 +5,7 @@ package rpcx
 import (
 	"errors"
 	"reflect"
+	"sync"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/protocol/internal/metakeys"
@@ -13,43 +14,91 @@ import (
 
 // answer sends the outcome of a call: the error e, or else the reply. It sends nothing for a
 // one-way call.
-func (c *conn) answer(h *head, v *yodel.Served, e *yodel.Error) {
+func (q *incoming) answer(e *yodel.Error) {
+	c, v := q.conn, q.served
 	if e != nil && e.Code == yodel.Unauthenticated {
 		c.refuse()
 	}
-	if h.is(oneWay) {
+	if q.is(oneWay) {
 		return
 	}
+	metadata, buffer := c.metadata(v), takeBuffer()
 	returned := false
 	defer func() {
 		if !returned { // a method of the reply ended the goroutine
-			c.send(h, v, nil, false, v.Outcome())
+			q.fail(metadata, nil, v.Outcome())
 		}
 	}()
-	buffer, ok := c.buffers.Get().(*[]byte)
-	if !ok {
-		buffer = new([]byte)
-	}
-	body, packed := (*buffer)[:0], false
 	if e == nil {
-		if err := unsendable(v.Call()); err != nil {
-			e = v.Fail(err)
-		} else {
-			body, packed, e = v.AppendReply(body)
-		}
+		e = q.succeed(metadata, buffer)
 	}
+	var body []byte
 	if e != nil {
-		body, packed = c.beside(body[:0], v), false
+		body = c.beside((*buffer)[:0], v)
 	}
-	returned = true
-	c.send(h, v, body, packed, e)
-	if *buffer = body[:0]; cap(body) <= keepBuffer {
-		c.buffers.Put(buffer)
+	if returned = true; e != nil {
+		q.fail(metadata, body, e)
 	}
+	giveBuffer(buffer)
 }
+
+// buffers has the memory of replies that were sent.
+var buffers sync.Pool
 
 // keepBuffer is the size up to which a buffer is reused.
 const keepBuffer = 64 << 10
+
+func takeBuffer() *[]byte {
+	if buffer, ok := buffers.Get().(*[]byte); ok {
+		return buffer
+	}
+	return new([]byte)
+}
+
+func giveBuffer(buffer *[]byte) {
+	if cap(*buffer) <= keepBuffer {
+		buffers.Put(buffer)
+	}
+}
+
+// succeed sends the reply of a call, unless it returns an error, with which the call has failed. It
+// uses the memory of buffer.
+func (q *incoming) succeed(metadata []byte, buffer *[]byte) *yodel.Error {
+	v := q.served
+	if err := unsendable(v.Call()); err != nil {
+		return v.Fail(err)
+	}
+	reply := q.reply(metadata)
+	frame := reply.append((*buffer)[:0])
+	size := len(frame)
+	frame, packed, e := v.AppendReply(frame)
+	if *buffer = frame[:0]; e != nil {
+		return e
+	}
+	setPayload(frame, len(frame)-size)
+	if packed {
+		setFlag(frame, gzipped)
+	}
+	q.conn.replies.Send(frame)
+	return nil
+}
+
+// fail sends the error of a call, and what its method has left as a reply.
+func (q *incoming) fail(metadata, body []byte, e *yodel.Error) {
+	text := rpcxwire.TextOf(q.conn.session, q.served, q.path, q.method, q.serialize, e)
+	reply := q.reply(append(errorMetadata(nil, text, e), metadata...))
+	reply.flags |= failed
+	reply.payload = len(body)
+	q.conn.replies.Send(reply.append(nil), body)
+}
+
+// reply returns the head of the reply to a request, without a payload.
+func (q *incoming) reply(metadata []byte) head {
+	return head{
+		version: q.version, flags: response | q.flags&(heartbeat|oneWay), serialize: q.serialize, seq: q.seq,
+		path: q.path, method: q.method, metadata: string(metadata),
+	}
+}
 
 // unsendable returns why a reply cannot be sent by this protocol, or nil.
 func unsendable(call *yodel.Call) error {
@@ -89,27 +138,8 @@ func (c *conn) beside(dst []byte, v *yodel.Served) (body []byte) {
 	return body
 }
 
-// send sends a frame with an outcome.
-func (c *conn) send(h *head, v *yodel.Served, body []byte, packed bool, e *yodel.Error) {
-	metadata := c.metadata(h, v, e)
-	reply := head{
-		version: h.version, flags: response | h.flags&(heartbeat|oneWay), serialize: h.serialize, seq: h.seq,
-		path: h.path, method: h.method, metadata: string(metadata), payload: len(body),
-	}
-	if packed {
-		reply.flags |= gzipped
-	}
-	if e != nil {
-		reply.flags |= failed
-	}
-	c.replies.Send(reply.append(nil), body)
-}
-
 // metadata returns the metadata of a reply, without what rpcx cannot carry.
-func (c *conn) metadata(h *head, v *yodel.Served, e *yodel.Error) (b []byte) {
-	if e != nil {
-		b = errorMetadata(b, rpcxwire.TextOf(c.session, v, h.path, h.method, h.serialize, e), e)
-	}
+func (c *conn) metadata(v *yodel.Served) (b []byte) {
 	for _, pair := range metakeys.Pairs(v, c.limits, rpcxwire.Obstacle) {
 		b = appendPair(b, pair[0], pair[1])
 	}

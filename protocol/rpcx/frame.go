@@ -81,6 +81,15 @@ func (h *head) append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, uint32(h.payload)) //nolint:gosec // as above
 }
 
+// setPayload makes the last n bytes of a frame its payload, which its head was written without.
+func setPayload(frame []byte, n int) {
+	binary.BigEndian.PutUint32(frame[headSize-4:], uint32(len(frame)-headSize)) //nolint:gosec // the limits of messages are smaller
+	binary.BigEndian.PutUint32(frame[len(frame)-n-4:], uint32(n))               //nolint:gosec // as above
+}
+
+// setFlag sets a flag in the head of a frame.
+func setFlag(frame []byte, flag byte) { frame[2] |= flag }
+
 func appendPart(b []byte, part string) []byte {
 	return append(binary.BigEndian.AppendUint32(b, uint32(len(part))), part...) //nolint:gosec // the limits are smaller
 }
@@ -90,6 +99,8 @@ type frameReader struct {
 	*bufio.Reader
 	maxMetadata int
 	maxPairs    int
+
+	path, method string // of the last frame, for the next one, which often has the same
 }
 
 // Errors of frames that no implementation of rpcx writes.
@@ -100,44 +111,55 @@ var (
 	errTooLarge = errors.New("a frame is too large")
 )
 
-// next reads a frame up to its payload. The caller must read or skip the payload next. Metadata
-// beyond the limits is skipped, and h.excess says so. Next copies only bytes that have arrived.
+// next is read for a new head.
 func (r *frameReader) next() (h *head, err error) {
+	h = new(head)
+	if err = r.read(h); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// read reads a frame up to its payload into h, which is empty. The caller must read or skip the
+// payload next. Metadata beyond the limits is skipped, and h.excess says so. Read copies only bytes
+// that have arrived.
+func (r *frameReader) read(h *head) error {
 	b, err := r.Peek(headSize)
 	if err != nil {
 		if len(b) > 0 {
 			err = framebody.Unexpected(err)
 		}
-		return nil, err
+		return err
 	}
 	if b[0] != magic {
-		return nil, errMagic
+		return errMagic
 	}
-	h = &head{version: b[1], flags: b[2], serialize: b[3] >> 4, seq: binary.BigEndian.Uint64(b[4:])}
+	h.version, h.flags, h.serialize, h.seq = b[1], b[2], b[3]>>4, binary.BigEndian.Uint64(b[4:])
 	total := uint64(binary.BigEndian.Uint32(b[12:]))
 	if total < smallest {
-		return nil, errLengths
+		return errLengths
 	}
 	_, _ = r.Discard(headSize) // the bytes are in the buffer
 	rest := &total
-	if h.path, err = r.name(rest, 3); err != nil {
-		return nil, err
+	if err = r.name(&r.path, rest, 3); err != nil {
+		return err
 	}
-	if h.method, err = r.name(rest, 2); err != nil {
-		return nil, err
+	if err = r.name(&r.method, rest, 2); err != nil {
+		return err
 	}
+	h.path, h.method = r.path, r.method
 	if err = r.pairs(h, rest); err != nil {
-		return nil, err
+		return err
 	}
 	n, err := r.length(rest, 0)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if uint64(n) != *rest {
-		return nil, errLengths
+		return errLengths
 	}
 	h.payload = n
-	return h, nil
+	return nil
 }
 
 // length reads the length of a part that more parts follow. Rest is how many bytes of the frame are
@@ -162,28 +184,30 @@ func (r *frameReader) length(rest *uint64, more uint64) (int, error) {
 // maxPayload is the largest payload that an int can count on every platform.
 const maxPayload = 1<<31 - 1
 
-// name reads the service path or the service method.
-func (r *frameReader) name(rest *uint64, more uint64) (string, error) {
+// name reads the service path or the service method. It leaves name as it is if that is the same.
+func (r *frameReader) name(name *string, rest *uint64, more uint64) error {
 	n, err := r.length(rest, more)
 	if err != nil {
-		return "", err
+		return err
 	}
 	if n > maxName {
-		return "", fmt.Errorf("a name in a frame has %d bytes, the limit is %d", n, maxName)
+		return fmt.Errorf("a name in a frame has %d bytes, the limit is %d", n, maxName)
 	}
-	return r.text(n, rest)
+	return r.text(name, n, rest)
 }
 
-// text reads n bytes, which must fit in the buffer.
-func (r *frameReader) text(n int, rest *uint64) (string, error) {
+// text reads n bytes, which must fit in the buffer. It leaves text as it is if that is the same.
+func (r *frameReader) text(text *string, n int, rest *uint64) error {
 	b, err := r.Peek(n)
 	if err != nil {
-		return "", framebody.Unexpected(err)
+		return framebody.Unexpected(err)
 	}
-	text := string(b)
+	if string(b) != *text {
+		*text = string(b)
+	}
 	_, _ = r.Discard(n) // the bytes are in the buffer
 	*rest -= uint64(n)
-	return text, nil
+	return nil
 }
 
 // pairs reads the metadata.
@@ -197,7 +221,7 @@ func (r *frameReader) pairs(h *head, rest *uint64) error {
 		*rest -= uint64(n)
 		return r.skip(n)
 	}
-	if h.metadata, err = r.text(n, rest); err != nil {
+	if err = r.text(&h.metadata, n, rest); err != nil {
 		return err
 	}
 	if h.pairs, err = countPairs(h.metadata); err != nil {

@@ -109,7 +109,7 @@ func unhex(t testing.TB, s string) []byte {
 }
 
 func readerOf(r io.Reader) *frameReader {
-	return &frameReader{bufio.NewReaderSize(r, 32<<10), 16 << 10, 128}
+	return &frameReader{Reader: bufio.NewReaderSize(r, 32<<10), maxMetadata: 16 << 10, maxPairs: 128}
 }
 
 func TestGoldenFrames(t *testing.T) {

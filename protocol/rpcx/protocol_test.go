@@ -41,7 +41,7 @@ type answer struct {
 }
 
 func newTestClient(conn net.Conn) yodel.Caller {
-	c := &testClient{conn: conn, frames: &frameReader{bufio.NewReaderSize(conn, 32<<10), 16 << 10, 128}, pending: make(map[uint64]chan answer)}
+	c := &testClient{conn: conn, frames: &frameReader{Reader: bufio.NewReaderSize(conn, 32<<10), maxMetadata: 16 << 10, maxPairs: 128}, pending: make(map[uint64]chan answer)}
 	go c.read()
 	return c
 }

@@ -148,7 +148,7 @@ func (p *protocol) Serve(_ context.Context, s *yodel.Session) error {
 	limits := s.Limits()
 	c := &conn{
 		session: s, protocol: p, limits: limits, replies: pipelined.NewReplies(s),
-		frames: frameReader{s.Reader, limits.MaxMetadata, limits.MaxPairs},
+		frames: frameReader{Reader: s.Reader, maxMetadata: limits.MaxMetadata, maxPairs: limits.MaxPairs},
 	}
 	push := &pusher{session: s, protocol: p, replies: c.replies}
 	defer push.end()

@@ -23,17 +23,54 @@ type conn struct {
 	limits   yodel.Limits
 	frames   frameReader
 	replies  *pipelined.Replies
-	buffers  sync.Pool // of *[]byte, for replies
+
+	// Of the last request, for the next one, which is often to the same method. Only next uses them.
+	path, method, name string
 
 	mu      sync.Mutex
 	open    int  // calls
 	refused bool // a call was not authenticated: the connection ends when open is 0
 }
 
+// An incoming is a request that the server executes.
+type incoming struct {
+	head
+	conn   *conn
+	served *yodel.Served
+	cost   int    // bytes that Session.Reserve has counted for the head
+	runs   func() // run
+}
+
+// freed has what was used for earlier requests.
+var freed sync.Pool
+
+func newIncoming(c *conn) *incoming {
+	q, again := freed.Get().(*incoming)
+	if !again {
+		q = new(incoming)
+		q.runs = q.run
+	}
+	q.conn = c
+	return q
+}
+
+// free gives the memory of a request to a later one.
+func (q *incoming) free() {
+	q.head, q.conn, q.served, q.cost = head{}, nil, nil, 0
+	freed.Put(q)
+}
+
 // next reads one frame. If it is a request, next starts its execution.
 func (c *conn) next() error {
-	h, err := c.frames.next()
-	if err != nil {
+	q := newIncoming(c)
+	begun := false
+	defer func() {
+		if !begun {
+			q.free()
+		}
+	}()
+	h := &q.head
+	if err := c.frames.read(h); err != nil {
 		return err
 	}
 	if h.is(response) {
@@ -45,60 +82,81 @@ func (c *conn) next() error {
 	if !c.begin() { // the connection ends
 		return c.frames.skip(h.payload)
 	}
-	return c.call(h)
+	begun = true
+	return q.begin()
 }
 
 // cost returns how much memory the head of a request takes. A pair of metadata takes about 100
 // bytes as an entry of a map.
 func (h *head) cost() int { return len(h.path) + len(h.method) + len(h.metadata) + 100*h.pairs }
 
-// call reads the payload of a request and starts its execution.
-func (c *conn) call(h *head) error {
+// nameOf returns the name of the method of a request.
+func (c *conn) nameOf(h *head) string {
+	if h.path != c.path || h.method != c.method {
+		c.path, c.method, c.name = h.path, h.method, h.name()
+	}
+	return c.name
+}
+
+// begin reads the payload of a request and starts its execution.
+func (q *incoming) begin() error {
+	c, h := q.conn, &q.head
 	codec := c.session.Codec(c.protocol.codecs[h.serialize])
 	compressor, known := c.compressor(h)
 	if !known {
+		defer q.free()
 		c.end()
 		return fmt.Errorf("a request has the compress type %d, which rpcx does not define", h.compressType())
 	}
-	v := c.session.Begin(h.name(), codec, compressor)
+	v := c.session.Begin(c.nameOf(h), codec, compressor)
 	v.Call().OneWay = h.is(oneWay)
-	cost, skip := h.cost(), h.payload
-	end := func() {
-		v.Free()
-		c.session.Release(cost)
-		c.end()
-	}
+	q.served, q.cost = v, h.cost()
+	skip := h.payload
 	var e *yodel.Error
-	if !c.session.Reserve(cost) {
-		cost, e = 0, framebody.NoMemory(v.Call().Method)
+	if !c.session.Reserve(q.cost) {
+		q.cost, e = 0, framebody.NoMemory(v.Call().Method)
 	} else if e = c.describe(h, v); e != nil { // the hook Connect, which Admit calls, may refuse the connection
 		e = cmp.Or(v.Admit(0, true), e)
 	}
 	if e == nil {
 		var err error
 		if v.Body, skip, e, err = framebody.Receive(v, c.session, nil, c.frames, h.payload); err != nil {
-			end()
+			q.end()
 			return err
 		}
 	}
 	if e != nil {
-		defer end()
-		c.answer(h, v, e)
+		defer q.end()
+		q.answer(e)
 		return c.frames.skip(skip)
 	}
 	v.Owned, v.Compressed = true, h.compressType() != 0
-	v.Go(func() {
-		defer end()
-		defer func() { c.answer(h, v, v.Outcome()) }() // deferred, because the handler may end the goroutine
-		_ = v.Run()                                    // v.Outcome returns the error
-	})
+	v.Go(q.runs)
 	return nil
+}
+
+// run executes a request and sends its reply.
+func (q *incoming) run() {
+	defer q.end()
+	defer func() { q.answer(q.served.Outcome()) }() // deferred, because the handler may end the goroutine
+	_ = q.served.Run()                              // Outcome returns the error
+}
+
+// end ends a request that begin has begun.
+func (q *incoming) end() {
+	c := q.conn
+	q.served.Free()
+	c.session.Release(q.cost)
+	q.free()
+	c.end()
 }
 
 // describe describes the call. It returns the reason if the call cannot run.
 func (c *conn) describe(h *head, v *yodel.Served) *yodel.Error {
 	call := v.Call()
-	rpcxwire.Describe(call, h.all(), h.pairs, time.Now())
+	if h.pairs > 0 {
+		rpcxwire.Describe(call, h.all(), h.pairs, time.Now())
+	}
 	if h.excess != "" {
 		e := refused("YDL2203", "%s: %s", call.Method, h.excess)
 		e.Code = yodel.ResourceExhausted

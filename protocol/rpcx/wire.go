@@ -72,7 +72,7 @@ func (w *wire) Name() string {
 func (w *wire) Connect(ctx context.Context, nc net.Conn, ep *yodel.Endpoint) (yodel.Link, error) {
 	limits := ep.Client().Limits()
 	l := &link{Link: pipelined.NewLink[*reply](nc, ep.Addr(), limits, ep), wire: w}
-	l.frames = frameReader{l.Reader, limits.MaxMetadata, limits.MaxPairs}
+	l.frames = frameReader{Reader: l.Reader, maxMetadata: limits.MaxMetadata, maxPairs: limits.MaxPairs}
 	if w.path != "" {
 		if err := httpconnect.Ask(ctx, nc, l.Reader, w.path); err != nil {
 			return nil, err
