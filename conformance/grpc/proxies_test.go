@@ -276,14 +276,15 @@ func rawCall(ctx context.Context, addr string, n int, header, value string) erro
 	return status.Error(codes.Code(code), "") //nolint:gosec // it is a code
 }
 
-// Clients of gRPC get the status of each call that fails, also behind nginx and HAProxy. The same
-// cases with a server of grpc-go show what the proxies pass on.
+// Clients of gRPC get the status of each call that fails, also behind nginx, HAProxy and Caddy. The
+// same cases with a server of grpc-go show what the proxies pass on.
 func TestStatusesBehindProxies(t *testing.T) {
 	for server, addr := range serveFailing(t) {
 		for proxy, through := range map[string]func(t *testing.T) string{
 			"direct":  func(*testing.T) string { return addr },
 			"nginx":   func(t *testing.T) string { return realserver.Nginx(t, addr).Addr },
 			"HAProxy": func(t *testing.T) string { return realserver.HAProxy(t, addr).Addr },
+			"Caddy":   func(t *testing.T) string { return realserver.Caddy(t, addr).Addr },
 		} {
 			t.Run(server+"/"+proxy, func(t *testing.T) {
 				addr := through(t)

@@ -88,6 +88,42 @@ backend servers
 	server one %s proto h2
 `
 
+// Caddy starts Caddy in front of the server at upstream. It speaks HTTP/2 without TLS on both sides.
+func Caddy(t testing.TB, upstream string) *Server {
+	t.Helper()
+	return Start(t, Program{
+		Name:    "Caddy",
+		Install: "apt-get install --no-install-recommends caddy",
+		Find:    func() (string, error) { return look("caddy") },
+		Command: func(found, addr, folder string) (*exec.Cmd, error) {
+			config := filepath.Join(folder, "Caddyfile")
+			if err := os.WriteFile(config, fmt.Appendf(nil, caddyConfig, addr, upstream), 0o600); err != nil {
+				return nil, err
+			}
+			c := exec.Command(found, "run", "--config", config, "--adapter", "caddyfile")
+			c.Env = append(os.Environ(), "XDG_DATA_HOME="+folder, "XDG_CONFIG_HOME="+folder) // what it stores
+			return c, nil
+		},
+		Probe: greets,
+	})
+}
+
+// caddyConfig has the addresses of Caddy and of the server behind it.
+const caddyConfig = `
+{
+	admin off
+	auto_https off
+	servers {
+		protocols h1 h2 h2c
+	}
+}
+http://%s {
+	reverse_proxy h2c://%s {
+		flush_interval -1
+	}
+}
+`
+
 // look returns the path of a program that Debian may have in a folder that is in the PATH of root
 // only.
 func look(name string) (string, error) {
