@@ -57,14 +57,15 @@ func plaintexts() []plaintext {
 	for i := range noise {
 		noise[i] = byte(rng.Uint32())
 	}
-	long := make([]byte, 0, 4<<20)
-	for len(long) < 4<<20 {
+	const size = 5 << 18 // more than the blocks and the windows of the usual formats
+	long := make([]byte, 0, size)
+	for len(long) < size {
 		long = append(long, strings.Repeat(shortText, 1+rng.IntN(40))...)
 		long = append(long, noise[:rng.IntN(2000)]...)
 	}
 	return []plaintext{
 		{"nothing", nil}, {"a byte", []byte("y")}, {"a sentence", []byte(shortText)},
-		{"zeros", make([]byte, 100_000)}, {"noise", noise}, {"4 MiB", long[:4<<20]},
+		{"zeros", make([]byte, 100_000)}, {"noise", noise}, {"1.25 MiB", long[:size]},
 	}
 }
 
