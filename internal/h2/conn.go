@@ -124,7 +124,6 @@ func New(nc net.Conn, cfg Config) *Conn {
 	c.send.space.L = &c.mu
 	c.in.decoder = new(hpack.Decoder[meaning])
 	c.in.controls = mostControls
-	c.in.naps.Init()
 	c.granted.Store(int64(cfg.ConnWindow))
 	c.life.lastID = mostWindow
 	c.direct.begin(c)

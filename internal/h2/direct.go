@@ -34,10 +34,14 @@ func (p *poll) begin(rd *reader) {
 	p.try = p.readOn
 }
 
-// await waits for data and reads it behind what is unread.
-func (p *poll) await() (int, error) {
+// read waits for data and reads it behind what is unread.
+func (p *poll) read() (int, error) {
+	from := p.rd.c.direct.socket
+	if !from.Exists() {
+		return p.rd.readPlain()
+	}
 	p.n, p.err = 0, nil
-	if err := p.rd.c.direct.socket.Await(p.try); err != nil && p.err == nil && p.n == 0 {
+	if err := from.Await(p.try); err != nil && p.err == nil && p.n == 0 {
 		p.err = err
 	}
 	return p.n, p.err
@@ -50,23 +54,4 @@ func (p *poll) readOn(fd uintptr) bool {
 		return false
 	}
 	return true
-}
-
-// callFrames is how many frames a batch has at most that counts as one call.
-const callFrames = 3
-
-// read waits for data and reads it behind what is unread.
-func (rd *reader) read() (n int, err error) {
-	c := rd.c
-	if !c.direct.exists() {
-		return rd.readPlain()
-	}
-	rd.ensure()
-	alone := rd.taken-rd.before <= callFrames && c.open.Load() == 0
-	if n, err = c.in.naps.Read(c.direct.socket, alone, rd.buf[rd.w:]); n == 0 && err == nil {
-		n, err = rd.poll.await()
-	}
-	c.in.naps.Woke()
-	rd.before = rd.taken
-	return n, err
 }

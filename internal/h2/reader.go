@@ -8,7 +8,6 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/hpack"
 	"github.com/yodel-rpc/yodel/internal/inline"
-	"github.com/yodel-rpc/yodel/internal/socket"
 	"github.com/yodel-rpc/yodel/internal/spares"
 )
 
@@ -26,8 +25,6 @@ type reading struct {
 	refilled uint32 // the tick of the last refill
 	refused  int    // how many requests were refused
 
-	naps socket.Naps
-
 	// A header block whose CONTINUATION is awaited.
 	block     []byte
 	blockOf   uint32 // the stream, or 0
@@ -43,20 +40,19 @@ var buffers = sync.Pool{New: func() any { return new([inSize]byte) }}
 // A reader is a goroutine that reads a connection. When a handler blocks it, another one takes
 // over, and this one ends after the handler.
 type reader struct {
-	c      *Conn
-	state  inline.State
-	buf    *[inSize]byte // nil while the reader waits with nothing unread
-	r, w   int           // what is unread
-	spare  *Stream       // for the next request
-	cur    *Stream       // the request whose handler runs
-	ready  *Stream       // a request that has become whole, whose handler runs next
-	fed    *Stream       // more of its body has arrived, and a Read may wait for it
-	list   listing
-	add    func(name, value string, m *meaning) bool // of list; made once, because a closure is an allocation
-	taken  int                                       // how many frames
-	before int                                       // how many of them before the batch
-	poll   poll
-	small  [64]byte // to wait with, in place of buf
+	c     *Conn
+	state inline.State
+	buf   *[inSize]byte // nil while the reader waits with nothing unread
+	r, w  int           // what is unread
+	spare *Stream       // for the next request
+	cur   *Stream       // the request whose handler runs
+	ready *Stream       // a request that has become whole, whose handler runs next
+	fed   *Stream       // more of its body has arrived, and a Read may wait for it
+	list  listing
+	add   func(name, value string, m *meaning) bool // of list; made once, because a closure is an allocation
+	taken int                                       // how many frames
+	poll  poll
+	small [64]byte // to wait with, in place of buf
 }
 
 func newReader(c *Conn) *reader {
@@ -96,7 +92,7 @@ func (rd *reader) loop() {
 		}
 		n, err := 0, error(nil)
 		if rd.endBatch() {
-			n, err = rd.read()
+			n, err = rd.poll.read()
 		}
 		if n == 0 {
 			rd.r = rd.w

@@ -112,11 +112,9 @@ var past = time.Unix(1, 0)
 // New returns the Conn of nc, which is nil for calls that do not come from a connection. Conn calls
 // gone when the client has disconnected. The owner closes ended when the session has ended.
 func New(nc net.Conn, o *Options, gone func(), ended <-chan struct{}) *Conn {
-	c := &Conn{
+	return &Conn{
 		nc: nc, socket: direct{Conn: socket.Of(nc)}, o: o, gone: gone, ended: ended, draining: make(chan struct{}), writing: make(chan struct{}, 1), lastEnd: monotime.Now(),
 	}
-	c.socket.naps.Init()
-	return c
 }
 
 // Sniff reads until match has recognized the protocol by the first bytes, or says that more bytes
@@ -227,7 +225,7 @@ func (r reader) Read(b []byte) (int, error) {
 	}
 	for {
 		r.mu.Lock()
-		receiving, peeking, alone := r.receiving, r.peeking, r.open == 0
+		receiving, peeking := r.receiving, r.peeking
 		r.mu.Unlock()
 		began, at := time.Now(), time.Time{}
 		switch {
@@ -239,7 +237,7 @@ func (r reader) Read(b []byte) (int, error) {
 			at = r.idleAt(began)
 		}
 		r.readUntil(at)
-		n, err := r.read(b, alone && !receiving && !peeking)
+		n, err := r.read(b)
 		late := errors.Is(err, os.ErrDeadlineExceeded)
 		switch {
 		case err == nil && r.quiet.Load():

@@ -16,7 +16,6 @@ type direct struct {
 	socket.Conn
 	count atomic.Uint64         // of the system calls that write
 	try   func(fd uintptr) bool // made once: a closure for each read would be an allocation
-	naps  socket.Naps
 
 	// Of the running read.
 	buf []byte
@@ -24,16 +23,11 @@ type direct struct {
 	err error
 }
 
-// read is as Read of the net.Conn. One goroutine at a time may call it. Alone says that no call is
-// open, and the next one is awaited.
-func (c *Conn) read(b []byte, alone bool) (int, error) {
+// read is as Read of the net.Conn. One goroutine at a time may call it.
+func (c *Conn) read(b []byte) (int, error) {
 	d := &c.socket
 	if !d.Exists() || len(b) == 0 {
 		return c.nc.Read(b)
-	}
-	defer d.naps.Woke()
-	if n, err := d.naps.Read(d.Conn, alone, b); n > 0 || err != nil {
-		return n, err
 	}
 	if d.try == nil {
 		d.try = d.receive

@@ -118,7 +118,7 @@ func (c *netConn) Read(b []byte) (int, error) {
 	}
 	for {
 		c.limit()
-		n, err := conn.read(b, false)
+		n, err := conn.read(b)
 		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 			conn.readFailed(err)
 			return n, err
