@@ -425,6 +425,4 @@ func (c *Call) rarely() *rareCall {
 // Note adds a line to the record of the call. By names the middleware, and what says what the
 // middleware did. Such lines help people to find out why a call failed or was slow. Note unusual
 // actions only, for example that the call had to wait or was sent again.
-func (c *Call) Note(by, what string) {
-	c.rarely().Note(clock(), by, what)
-}
+func (c *Call) Note(by, what string) { c.rarely().Note(clock(), by, what) }

@@ -137,9 +137,7 @@ func (ep *Endpoint) SetReady(by string, ready bool) { ep.core.SetReady(by, ready
 // value with create. Middleware stores state there that it must keep when the chain is built again.
 // State may be called concurrently. If two first calls of State run at the same time, create may
 // run twice.
-func (ep *Endpoint) State(key any, create func() any) any {
-	return ep.states.get(key, create)
-}
+func (ep *Endpoint) State(key any, create func() any) any { return ep.states.get(key, create) }
 
 // states stores values under keys.
 type states struct{ sync.Map }

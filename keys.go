@@ -148,9 +148,7 @@ func unclaimKey(c *Call, err error) {
 
 // wasUnsent reports whether an attempt that failed with err was certainly not executed. Err need
 // not have passed explain yet.
-func wasUnsent(err error) bool {
-	return reason.Unsent(err) || NotProcessed(err)
-}
+func wasUnsent(err error) bool { return reason.Unsent(err) || NotProcessed(err) }
 
 // A keyRefusal is the cause of the error of an attempt that was refused because of its key.
 type keyRefusal struct{ why string }

@@ -86,8 +86,9 @@ type foreignCall struct {
 	first    foreignContext              // of the first call in this memory
 	contexts reuse.Group[foreignContext] // for later calls: see Free
 	owned    bool
-	replied  chan struct{}   // closed when the late reply has come; nil if no late reply is expected
-	open     opencalls.Entry // Running says that Run has begun
+	replied  chan struct{}            // closed when the late reply has come; nil if no late reply is expected
+	open     opencalls.Entry          // Running says that Run has begun
+	inline   interface{ More() bool } // set while Go runs the call where it was read
 	admitted bool
 	early    bool // it is one of method.First
 	ended    bool
@@ -358,14 +359,18 @@ func (c *foreignCall) later()  { c.replied = make(chan struct{}) }
 func (c *foreignCall) finish() { close(c.replied) }
 
 // Go calls f, which runs the call and sends its reply, on the calling goroutine if Short returns
-// true and no other message has arrived, and like Session.Go otherwise. If f takes longer than
-// about a millisecond, another goroutine reads on. Only the function that was passed to
-// Session.Loop calls Go, at its end.
+// true and More may be used or no other message has arrived, and like Session.Go otherwise. If f
+// takes longer than about a millisecond, another goroutine reads on. Only the function that was
+// passed to Session.Loop calls Go, at its end.
 func (v *Served) Go(f func()) {
-	if !v.Short() || !v.in.session.conn.Here(f) {
+	if !v.Short() || !v.in.session.conn.Here(f, &v.in.inline) {
 		v.in.session.Go(f)
 	}
 }
+
+// More reports whether the Protocol may leave the reply, which it has queued, to the flush of
+// Session.Loop, because more messages have arrived. Only the function of Go calls More.
+func (v *Served) More() bool { return v.in.inline != nil && v.in.inline.More() }
 
 // Outcome returns the error for the caller, or nil if the call has not failed.
 func (v *Served) Outcome() *Error {
@@ -569,6 +574,7 @@ func (v *Served) Free() {
 	in.body, in.view, in.compressed, in.plain, in.owned = nil, nil, false, false, false
 	in.executed, in.notProcessed, in.early, in.admitted = false, false, false, false
 	in.times, in.keySent, in.bytes, in.sent, in.room = record.Served{}, 0, 0, 0, nil
+	in.inline = nil
 	in.open.Running.Store(false)
 	in.server.freed.Put(v)
 }

@@ -220,9 +220,7 @@ func (s *Server) MarkReadOnly(names ...string) {
 // MarkInline is a hint that registered methods are short, so that they run on the reader goroutine.
 // Without a hint the server measures the methods. MarkInline panics if the server has no method for
 // one of the names.
-func (s *Server) MarkInline(names ...string) {
-	s.mark(names, func(m *method) { m.Hint(true) })
-}
+func (s *Server) MarkInline(names ...string) { s.mark(names, func(m *method) { m.Hint(true) }) }
 
 // MarkConcurrent is a hint that registered methods take long or wait, so that each call gets its
 // own goroutine. Without a hint the server measures the methods. MarkConcurrent panics if the

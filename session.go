@@ -221,9 +221,7 @@ func (ses *Session) Compressor(name string) Compressor { return ses.server.compr
 
 // HasService reports whether the server has a method of the service, for protocols that answer a
 // call of an unknown method differently if the service is known.
-func (ses *Session) HasService(service string) bool {
-	return ses.server.methods.HasService(service)
-}
+func (ses *Session) HasService(service string) bool { return ses.server.methods.HasService(service) }
 
 // Limits returns the limits of the server with their defaults. A field is zero only if zero means
 // never.
@@ -244,8 +242,11 @@ func (ses *Session) Go(f func()) {
 
 // Loop calls Next and then next, in turn, until one of them fails, and returns the error. They run
 // on other goroutines, one at a time. The function next reads a message and executes its call by
-// Served.Go. A Protocol calls Loop once.
-func (ses *Session) Loop(next func() error) error { return ses.conn.Loop(next, ses.Go) }
+// Served.Go. If replies may be held back, see Served.More, Loop calls flush to write them before it
+// waits for the client. Otherwise flush is nil. A Protocol calls Loop once.
+func (ses *Session) Loop(next func() error, flush func()) error {
+	return ses.conn.Loop(next, flush, ses.Go)
+}
 
 // Push makes the server's one-way calls to Session.Peer go through to, for protocols in which a
 // server sends messages that the client has not asked for. All other calls to the peer fail. If

@@ -92,7 +92,7 @@ func (p lines) Serve(ctx context.Context, s *yodel.Session) error {
 			_ = v.Run() // the error is the outcome
 		})
 		return nil
-	})
+	}, nil)
 }
 
 // A linesServer is a server that speaks lines, in memory.

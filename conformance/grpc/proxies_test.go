@@ -4,11 +4,13 @@ package grpc_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"io"
 	std "net/http"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -165,6 +167,9 @@ var failCases = []failCase{
 	}},
 }
 
+// withMessages are the cases whose replies have a message before the status.
+var withMessages = []string{"unary", "feed", "feed fails after two messages", "duplex ends after two messages while the client waits", "duplex fails after two messages while the client waits"}
+
 // upload sends fifty messages, the first of which makes the call fail.
 func upload(ctx context.Context, c *grpc.ClientConn, first *testpb.Payload) error {
 	s, err := testpb.NewTestServiceClient(c).StreamingInputCall(ctx)
@@ -280,20 +285,21 @@ func rawCall(ctx context.Context, addr string, n int, header, value string) erro
 // same cases with a server of grpc-go show what the proxies pass on.
 func TestStatusesBehindProxies(t *testing.T) {
 	for server, addr := range serveFailing(t) {
-		for proxy, through := range map[string]func(t *testing.T) string{
-			"direct":  func(*testing.T) string { return addr },
-			"nginx":   func(t *testing.T) string { return realserver.Nginx(t, addr).Addr },
-			"HAProxy": func(t *testing.T) string { return realserver.HAProxy(t, addr).Addr },
-			"Caddy":   func(t *testing.T) string { return realserver.Caddy(t, addr).Addr },
-		} {
-			t.Run(server+"/"+proxy, func(t *testing.T) {
-				addr := through(t)
+		for _, proxy := range []string{"", "nginx", "haproxy", "caddy"} {
+			t.Run(server+"/"+cmp.Or(proxy, "direct"), func(t *testing.T) {
+				addr := addr
+				if proxy != "" {
+					addr = realserver.HTTPProxy(t, proxy, addr).Addr
+				}
 				c, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 				must(t, err)
 				defer c.Close()
 				for _, test := range failCases {
-					if test.name == serverDeadline && server == "grpc-go" {
+					switch {
+					case test.name == serverDeadline && server == "grpc-go":
 						continue // at the deadline it resets the stream, and the client knows the deadline itself
+					case proxy == "caddy" && !slices.Contains(withMessages, test.name):
+						continue // Caddy 2.6.2 loses some of these statuses, those of grpc-go too
 					}
 					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 					if err := test.call(ctx, addr, c); status.Code(err) != test.want {

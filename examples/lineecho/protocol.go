@@ -59,7 +59,7 @@ func (LineEcho) Serve(_ context.Context, s *yodel.Session) error {
 			}
 		})
 		return nil
-	})
+	}, nil)
 }
 
 // readLine reads a request. It reserves memory as the line grows.

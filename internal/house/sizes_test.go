@@ -69,7 +69,7 @@ var internalNames = []size{
 	internal("internal/nesting", 8),
 	internal("internal/opencalls", 7),   // a call, the calls of a connection, and the log lines of a shutdown
 	internal("internal/pipe", 8),        // a stream of messages, and its caller's side
-	internal("internal/realserver", 36), // one function for each server of the tests
+	internal("internal/realserver", 35), // one function for each server of the tests
 	internal("internal/reason", 8),
 	internal("internal/readstate", 8), // the states of a reading
 	internal("internal/record", 7),

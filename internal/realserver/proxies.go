@@ -11,27 +11,53 @@ import (
 	"testing"
 )
 
-// Nginx starts nginx as a proxy for gRPC in front of the server at upstream. It speaks HTTP/2
-// without TLS on both sides.
-func Nginx(t testing.TB, upstream string) *Server {
+// HTTPProxy starts a proxy in front of the server at upstream: nginx, haproxy or caddy. It speaks
+// HTTP/2 without TLS on both sides.
+func HTTPProxy(t testing.TB, name, upstream string) *Server {
 	t.Helper()
+	p, known := httpProxies[name]
+	if !known {
+		t.Fatalf("there is no proxy %q", name)
+	}
 	return Start(t, Program{
-		Name:    "nginx",
-		Install: "apt-get install --no-install-recommends nginx-light",
-		Find:    func() (string, error) { return look("nginx") },
+		Name:    name,
+		Install: "apt-get install --no-install-recommends " + p.debian,
+		Find:    func() (string, error) { return look(name) },
 		Command: func(found, addr, folder string) (*exec.Cmd, error) {
-			config := filepath.Join(folder, "nginx.conf")
-			if err := os.WriteFile(config, fmt.Appendf(nil, nginxConfig, addr, upstream), 0o600); err != nil {
+			config := filepath.Join(folder, "config")
+			if err := os.WriteFile(config, fmt.Appendf(nil, p.config, addr, upstream), 0o600); err != nil {
 				return nil, err
 			}
-			return exec.Command(found, "-p", folder, "-c", config, "-e", "stderr"), nil
+			c := exec.Command(found, p.args(folder, config)...)
+			c.Env = append(os.Environ(), "XDG_DATA_HOME="+folder, "XDG_CONFIG_HOME="+folder) // for what Caddy stores
+			return c, nil
 		},
 		Probe: greets,
 	})
 }
 
-// nginxConfig has the addresses of nginx and of the server behind it. All paths are in the folder
-// of the server. Without a master process, the process that was started is the only one.
+// An httpProxy is a program of Debian. Its config has the addresses of the proxy and of the server
+// behind it.
+type httpProxy struct {
+	debian string // the package
+	config string
+	args   func(folder, config string) []string
+}
+
+var httpProxies = map[string]httpProxy{
+	"nginx": {"nginx-light", nginxConfig, func(folder, config string) []string {
+		return []string{"-p", folder, "-c", config, "-e", "stderr"}
+	}},
+	"haproxy": {"haproxy", haproxyConfig, func(_, config string) []string {
+		return []string{"-db", "-f", config} // -db: in the foreground
+	}},
+	"caddy": {"caddy", caddyConfig, func(_, config string) []string {
+		return []string{"run", "--config", config, "--adapter", "caddyfile"}
+	}},
+}
+
+// nginxConfig has all paths in the folder of the server. Without a master process, the process that
+// was started is the only one.
 const nginxConfig = `
 daemon off;
 master_process off;
@@ -53,26 +79,6 @@ http {
 }
 `
 
-// HAProxy starts HAProxy in front of the server at upstream. It speaks HTTP/2 without TLS on both
-// sides.
-func HAProxy(t testing.TB, upstream string) *Server {
-	t.Helper()
-	return Start(t, Program{
-		Name:    "HAProxy",
-		Install: "apt-get install --no-install-recommends haproxy",
-		Find:    func() (string, error) { return look("haproxy") },
-		Command: func(found, addr, folder string) (*exec.Cmd, error) {
-			config := filepath.Join(folder, "haproxy.cfg")
-			if err := os.WriteFile(config, fmt.Appendf(nil, haproxyConfig, addr, upstream), 0o600); err != nil {
-				return nil, err
-			}
-			return exec.Command(found, "-db", "-f", config), nil // -db: in the foreground
-		},
-		Probe: greets,
-	})
-}
-
-// haproxyConfig has the addresses of HAProxy and of the server behind it.
 const haproxyConfig = `
 global
 	maxconn 256
@@ -88,27 +94,6 @@ backend servers
 	server one %s proto h2
 `
 
-// Caddy starts Caddy in front of the server at upstream. It speaks HTTP/2 without TLS on both sides.
-func Caddy(t testing.TB, upstream string) *Server {
-	t.Helper()
-	return Start(t, Program{
-		Name:    "Caddy",
-		Install: "apt-get install --no-install-recommends caddy",
-		Find:    func() (string, error) { return look("caddy") },
-		Command: func(found, addr, folder string) (*exec.Cmd, error) {
-			config := filepath.Join(folder, "Caddyfile")
-			if err := os.WriteFile(config, fmt.Appendf(nil, caddyConfig, addr, upstream), 0o600); err != nil {
-				return nil, err
-			}
-			c := exec.Command(found, "run", "--config", config, "--adapter", "caddyfile")
-			c.Env = append(os.Environ(), "XDG_DATA_HOME="+folder, "XDG_CONFIG_HOME="+folder) // what it stores
-			return c, nil
-		},
-		Probe: greets,
-	})
-}
-
-// caddyConfig has the addresses of Caddy and of the server behind it.
 const caddyConfig = `
 {
 	admin off

@@ -13,37 +13,72 @@ import (
 // goroutine that reads. When such a call turns out to be long, another goroutine reads on.
 type loop struct {
 	next    func() error // reads a message
+	flush   func()       // writes replies that were held back; nil if none are
 	start   func(f func())
 	newest  atomic.Pointer[turn]
 	watched inline.Watched
+	held    atomic.Bool // flush must be called; the connection counts as busy
 	ended   chan error
 }
 
 // A turn is that of a goroutine to read.
-type turn struct{ state inline.State }
+type turn struct {
+	state inline.State
+	conn  *Conn
+	more  bool // more has arrived than the message of the call that runs
+}
+
+// More reports whether the reply of the call, which must be ready for the flush of Loop, may wait
+// for that: more has arrived than the message of the call, and Loop goes on. Only the function that
+// Here runs calls it.
+func (t *turn) More() bool {
+	if !t.more || t.state.Taken() {
+		return false
+	}
+	c := t.conn
+	if !c.loop.held.Swap(true) {
+		c.Busy(1) // a drain would end the connection
+	}
+	if t.state.Taken() { // the other goroutine may wait for the next message already
+		c.flushHeld()
+		return false
+	}
+	return true
+}
+
+// flushHeld writes the replies that were held back.
+func (c *Conn) flushHeld() {
+	if l := c.loop; l != nil && l.held.Load() && l.held.Swap(false) {
+		defer c.Busy(-1)
+		l.flush()
+	}
+}
 
 // errLost is the error of a Loop whose goroutine has ended.
 var errLost = errors.New("the code of the protocol panicked, or ended its goroutine")
 
 // Loop calls Next and then next, in turn, until one of them fails, and returns the error. They run
-// on goroutines that start starts. Loop is called once.
-func (c *Conn) Loop(next func() error, start func(f func())) error {
-	c.loop = &loop{next: next, start: start, ended: make(chan error, 1)}
+// on goroutines that start starts. Loop calls flush before it waits for the client, if replies were
+// held back, see Here; nil if that does not happen. Loop is called once.
+func (c *Conn) Loop(next func() error, flush func(), start func(f func())) error {
+	c.loop = &loop{next: next, flush: flush, start: start, ended: make(chan error, 1)}
 	c.readOn()
 	return <-c.loop.ended
 }
 
 // readOn makes a goroutine read on.
 func (c *Conn) readOn() {
-	l, t := c.loop, new(turn)
+	l, t := c.loop, &turn{conn: c}
 	l.newest.Store(t)
 	l.start(func() {
 		err := errLost // remains if next does not return
 		defer func() {
 			if !t.state.Taken() {
+				c.flushHeld()
 				l.ended <- err
 			}
 		}()
+		c.flushHeld() // of the goroutine that another call holds up
 		for {
 			if err = c.Next(); err != nil {
 				return
@@ -57,14 +92,17 @@ func (c *Conn) readOn() {
 	})
 }
 
-// Here calls f, which executes a call, on the goroutine that reads, if no other message has
-// arrived. The function that was passed to Loop calls it at its end. Otherwise Here returns false.
-func (c *Conn) Here(f func()) bool {
+// Here calls f, which executes a call, on the goroutine that reads, if that is one of Loop and
+// replies can be held back or no other message has arrived. The function that was passed to Loop
+// calls it at its end. Here sets call for f. Otherwise Here returns false.
+func (c *Conn) Here(f func(), call *interface{ More() bool }) bool {
 	l := c.loop
-	if l == nil || c.reader.Buffered() > 0 {
+	if l == nil || l.flush == nil && c.reader.Buffered() > 0 {
 		return false
 	}
 	t := l.newest.Load()
+	t.more = l.flush != nil && c.reader.Buffered() > 0
+	*call = t
 	run := t.state.Begin(false)
 	l.watched.Join(c.o.Watch, c)
 	returned := false

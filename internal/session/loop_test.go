@@ -34,13 +34,13 @@ func loop(t *testing.T, calls map[byte]func()) *looped {
 	go func() {
 		l.ended <- l.Loop(func() error {
 			message, err := reader.ReadByte()
-			if f := l.calls[message]; err == nil && l.Here(f) {
+			if f := l.calls[message]; err == nil && l.Here(f, new(interface{ More() bool })) {
 				l.here.Add(1)
 			} else if err == nil {
 				l.start(f)
 			}
 			return err
-		}, l.start)
+		}, nil, l.start)
 		l.running.Wait()
 	}()
 	return l
@@ -123,7 +123,7 @@ func TestALoopEndsWithoutItsGoroutine(t *testing.T) {
 		err := l.Loop(func() error {
 			end()
 			return nil
-		}, func(f func()) {
+		}, nil, func(f func()) {
 			go func() {
 				defer l.Rescue("")
 				f()

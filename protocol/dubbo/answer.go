@@ -16,20 +16,25 @@ import (
 // exceptionClass is the class of the exceptions that consumers get. Every consumer has it.
 const exceptionClass = "java.lang.RuntimeException"
 
-// reply sends a response, whose body consists of parts.
-func (c *conn) reply(h head, status byte, parts ...[]byte) {
+// reply sends a response, whose body consists of parts. V is the call that it answers, or nil.
+func (c *conn) reply(v *yodel.Served, h head, status byte, parts ...[]byte) {
 	size := 0
 	for _, part := range parts {
 		size += len(part)
 	}
 	reply := head{flags: hessian2, status: status, number: h.number}
-	c.replies.Send(append([][]byte{reply.append(nil, size)}, parts...)...)
+	parts = append([][]byte{reply.append(nil, size)}, parts...)
+	if v != nil {
+		c.replies.Reply(v, parts...)
+	} else {
+		c.replies.Send(parts...)
+	}
 }
 
 // refuse answers a request that is not executed. Nothing is sent for a one-way request.
 func (c *conn) refuse(h head, status byte, text string) {
 	if h.is(twoWay) {
-		c.reply(h, status, hessian.AppendText(nil, text))
+		c.reply(nil, h, status, hessian.AppendText(nil, text))
 	}
 }
 
@@ -63,7 +68,7 @@ func (c *call) answer(e *yodel.Error) {
 		kind += withAttachments
 		attachments = hessian.AppendPairs(nil, pairs...)
 	}
-	c.conn.reply(c.head, statusOK, hessian.AppendInt(nil, kind), value, attachments)
+	c.conn.reply(c.Served, c.head, statusOK, hessian.AppendInt(nil, kind), value, attachments)
 }
 
 // pairs returns the metadata of a reply with the error e, without what Dubbo cannot carry.
@@ -118,7 +123,7 @@ func (c *call) failed(e *yodel.Error, pairs [][2]string) {
 		attachments = hessian.AppendPairs(nil, pairs...)
 	}
 	exception := hessian.AppendObject(nil, exceptionClass, [2]string{"detailMessage", text})
-	c.conn.reply(c.head, statusOK, hessian.AppendInt(nil, kind), exception, attachments)
+	c.conn.reply(c.Served, c.head, statusOK, hessian.AppendInt(nil, kind), exception, attachments)
 }
 
 // status returns the status of the response. Of an error that the method itself has returned, it is

@@ -115,7 +115,7 @@ func (protocol) Serve(_ context.Context, s *yodel.Session) error {
 	ended := make(chan struct{})
 	defer close(ended)
 	s.Go(func() { c.announceEnd(ended) })
-	return s.Loop(c.next)
+	return s.Loop(c.next, c.replies.Flush)
 }
 
 // announceEnd tells the client to use other servers when this one begins to shut down.

@@ -115,7 +115,7 @@ func (c *conn) echo(h head, n *names) error {
 	}
 	if h.is(twoWay) {
 		value := body[n.size:][:values.At()]
-		c.reply(h, statusOK, hessian.AppendInt(nil, kindValue), value)
+		c.reply(nil, h, statusOK, hessian.AppendInt(nil, kindValue), value)
 	}
 	return nil
 }

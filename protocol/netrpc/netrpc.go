@@ -86,7 +86,7 @@ func (protocol) Serve(_ context.Context, s *yodel.Session) error {
 	c.frames.types.reserve, c.frames.release = s.Reserve, s.Release
 	c.writer.Replies, c.writer.limits = pipelined.NewReplies(s), c.limits
 	c.writer.encoder = gob.NewEncoder(&c.writer.encoded)
-	return s.Loop(c.next)
+	return s.Loop(c.next, c.writer.Flush)
 }
 
 // A conn is the reading side of a connection.

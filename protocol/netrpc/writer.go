@@ -53,20 +53,17 @@ func (w *writer) reply(header *rpc.Request, v *yodel.Served, e *yodel.Error) {
 	defer func() {
 		if !returned { // a method of the reply ended the goroutine
 			e = v.Fail(fmt.Errorf("%T ended its goroutine while it was encoded", value))
-			if w.enqueue(header, v, invalid, e) {
-				w.Flush()
-			}
+			w.enqueue(header, v, invalid, e)
+			w.Flush()
 		}
 	}()
-	flush := w.enqueue(header, v, value, e)
+	w.enqueue(header, v, value, e)
 	returned = true
-	if flush {
-		w.Flush()
-	}
+	w.FlushFor(v)
 }
 
-// enqueue encodes a reply and queues it. It reports whether the caller has to flush.
-func (w *writer) enqueue(header *rpc.Request, v *yodel.Served, value any, e *yodel.Error) bool {
+// enqueue encodes a reply and queues it. The caller has to flush.
+func (w *writer) enqueue(header *rpc.Request, v *yodel.Served, value any, e *yodel.Error) {
 	w.encoding.Lock()
 	defer w.encoding.Unlock()
 	// The reply is encoded first, so that the header can report an encoding error. The definitions
@@ -81,7 +78,7 @@ func (w *writer) enqueue(header *rpc.Request, v *yodel.Served, value any, e *yod
 		e = failed
 		if failed = w.encode(v, invalid); failed != nil {
 			w.Fail(failed)
-			return false
+			return
 		}
 	}
 	response := rpc.Response{ServiceMethod: header.ServiceMethod, Seq: header.Seq}
@@ -91,7 +88,7 @@ func (w *writer) enqueue(header *rpc.Request, v *yodel.Served, value any, e *yod
 	reply := w.encoded.Len()
 	if err := w.encoder.Encode(&response); err != nil {
 		w.Fail(err)
-		return false
+		return
 	}
 	b := w.encoded.Bytes()
 	defer func() {
@@ -99,7 +96,7 @@ func (w *writer) enqueue(header *rpc.Request, v *yodel.Served, value any, e *yod
 			w.encoded.Buffer = bytes.Buffer{}
 		}
 	}()
-	return w.Queue(b[reply:], b[:reply])
+	w.Queue(b[reply:], b[:reply])
 }
 
 // encode encodes the reply of a call. It returns the error for the caller. The reply's own code may

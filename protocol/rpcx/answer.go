@@ -79,7 +79,7 @@ func (q *incoming) succeed(metadata []byte, buffer *[]byte) *yodel.Error {
 	if packed {
 		setFlag(frame, gzipped)
 	}
-	q.conn.replies.Send(frame)
+	q.conn.replies.Reply(v, frame)
 	return nil
 }
 
@@ -89,7 +89,7 @@ func (q *incoming) fail(metadata, body []byte, e *yodel.Error) {
 	reply := q.reply(append(errorMetadata(nil, text, e), metadata...))
 	reply.flags |= failed
 	reply.payload = len(body)
-	q.conn.replies.Send(reply.append(nil), body)
+	q.conn.replies.Reply(q.served, reply.append(nil), body)
 }
 
 // reply returns the head of the reply to a request, without a payload.

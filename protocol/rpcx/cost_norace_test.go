@@ -13,8 +13,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A call takes memory for its body, which the handler may keep, and for what a method that is called
-// by reflection gets and returns. All else of a call is used again.
+// A call takes memory for its body, which the handler may keep, and for what a method that is
+// called by reflection gets and returns. All else of a call is used again.
 func TestAllocationsOfACall(t *testing.T) {
 	const calls, most = 5000, 6
 	s := serve(t, yodel.ServerOptions{})

@@ -154,7 +154,7 @@ func (p *protocol) Serve(_ context.Context, s *yodel.Session) error {
 	defer push.end()
 	defer s.Conn.Close() // for push, which may be writing
 	s.Push(push)
-	err := s.Loop(c.next)
+	err := s.Loop(c.next, c.replies.Flush)
 	if c.closing() {
 		return nil
 	}

@@ -24,7 +24,8 @@ type conn struct {
 	frames   frameReader
 	replies  *pipelined.Replies
 
-	// Of the last request, for the next one, which is often to the same method. Only next uses them.
+	// Of the last request, for the next one, which often calls the same method. Only next uses
+	// them.
 	path, method, name string
 
 	mu      sync.Mutex

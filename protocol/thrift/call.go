@@ -224,7 +224,7 @@ func (c *call) answer(result []byte, e *yodel.Error) {
 	} else {
 		binary.BigEndian.PutUint32(message, uint32(len(message)-4)) //nolint:gosec // at most Limits.MaxMessage and a little
 	}
-	c.conn.replies.Send(message)
+	c.conn.replies.Reply(c.Served, message)
 }
 
 // appendException appends the fields of the TApplicationException for an error.

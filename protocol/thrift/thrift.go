@@ -232,7 +232,7 @@ func (p *protocol) Serve(_ context.Context, s *yodel.Session) error {
 	for i, name := range codecNames {
 		c.codecs[i] = s.Codec(name)
 	}
-	return s.Loop(c.next)
+	return s.Loop(c.next, c.replies.Flush)
 }
 
 // A conn is a connection. Its fields belong to the goroutine that reads.

@@ -14,8 +14,8 @@ import (
 )
 
 // A Replies writes the replies of a session. If no goroutine is writing, a reply is written
-// immediately. Replies that are queued during that write go out together in the next one. Its
-// methods may be called concurrently.
+// immediately, or with those of other requests that have arrived. Replies that are queued during
+// that write go out together in the next one. Its methods may be called concurrently.
 type Replies struct {
 	session *yodel.Session
 	most    int // the length of the queue from which Queue waits
@@ -35,15 +35,34 @@ func NewReplies(s *yodel.Session) *Replies { return &Replies{session: s, most: s
 // Send queues and writes a reply, which consists of parts. It does not keep parts. It waits while
 // the client does not read its replies. If the connection fails, Send discards the reply.
 func (r *Replies) Send(parts ...[]byte) {
-	if r.Queue(parts...) {
+	r.Queue(parts...)
+	r.Flush()
+}
+
+// Reply is Send for the outcome of a call. The reply may wait for those of other requests that have
+// arrived: see yodel.Served.More. Session.Loop must have got Flush.
+func (r *Replies) Reply(v *yodel.Served, parts ...[]byte) {
+	r.Queue(parts...)
+	r.FlushFor(v)
+}
+
+// FlushFor is Flush for the reply to a call that was queued: see Reply.
+func (r *Replies) FlushFor(v *yodel.Served) {
+	if !v.More() || r.length() >= keepBuffer {
 		r.Flush()
 	}
 }
 
+func (r *Replies) length() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.queue)
+}
+
 // Queue queues a reply, which consists of parts, behind all replies that were queued before. It
-// does not keep parts. It waits while the client does not read its replies. If Queue returns true,
-// the caller must call Flush.
-func (r *Replies) Queue(parts ...[]byte) (flush bool) {
+// does not keep parts. It waits while the client does not read its replies. The caller must call
+// Flush or FlushFor.
+func (r *Replies) Queue(parts ...[]byte) {
 	size := 0
 	for _, b := range parts {
 		size += len(b)
@@ -59,23 +78,22 @@ func (r *Replies) Queue(parts ...[]byte) (flush bool) {
 		r.counted += size
 	}
 	if r.err != nil {
-		return false
+		return
 	}
 	for _, b := range parts {
 		r.queue = append(r.queue, b...)
 	}
-	if r.writing {
-		return false
-	}
-	r.writing = true
-	return true
 }
 
-// Flush writes the queue until it is empty. If the code of the connection panics, Flush passes the
-// panic on, and the connection has failed.
+// Flush writes the queue until it is empty, unless another goroutine does so. If the code of the
+// connection panics, Flush passes the panic on, and the connection has failed.
 func (r *Replies) Flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.writing || len(r.queue) == 0 {
+		return
+	}
+	r.writing = true
 	defer func() { r.writing = false }()
 	for len(r.queue) > 0 && r.err == nil {
 		r.writeLocked()
@@ -85,6 +103,7 @@ func (r *Replies) Flush() {
 // Drain waits until the queue is written, or the connection has failed. A protocol calls it before
 // it ends a connection, so that the client gets the reply that says why.
 func (r *Replies) Drain() {
+	r.Flush()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for r.writing {

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session_test
+
+import (
+	"errors"
+	"io"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/inline"
+	"github.com/yodel-rpc/yodel/internal/session"
+)
+
+// A batched is a link whose messages are bytes. The reply to a message is the same byte, and may be
+// held back.
+type batched struct {
+	*link
+	calls   map[byte]func() // what messages execute besides
+	running sync.WaitGroup
+	ended   chan error
+
+	mu      sync.Mutex
+	queue   []byte
+	written []string
+}
+
+var errBreach = errors.New("a message breaks the protocol")
+
+// batch serves calls until the client has left, or sends '!'.
+func batch(t *testing.T, calls map[byte]func()) *batched {
+	t.Helper()
+	b := &batched{calls: calls, ended: make(chan error, 1)}
+	b.link = connect(t, func(o *session.Options) { o.Watch = inline.NewWatch() })
+	reader := b.Reader()
+	start := func(f func()) {
+		b.running.Go(func() {
+			defer b.Rescue("")
+			f()
+		})
+	}
+	go func() {
+		err := b.Loop(func() error {
+			message, err := reader.ReadByte()
+			if err != nil {
+				return err
+			}
+			if message == '!' {
+				return errBreach
+			}
+			var call interface{ More() bool }
+			b.Here(func() { b.execute(message, call) }, &call)
+			return nil
+		}, b.flush, start)
+		b.running.Wait()
+		b.ended <- err
+	}()
+	return b
+}
+
+func (b *batched) execute(message byte, call interface{ More() bool }) {
+	if f := b.calls[message]; f != nil {
+		f()
+	}
+	b.mu.Lock()
+	b.queue = append(b.queue, message)
+	b.mu.Unlock()
+	if !call.More() {
+		b.flush()
+	}
+}
+
+func (b *batched) flush() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.queue) > 0 {
+		b.written = append(b.written, string(b.queue))
+		b.queue = b.queue[:0]
+	}
+}
+
+// wrote checks what was written since the beginning.
+func (b *batched) wrote(t *testing.T, want ...string) {
+	t.Helper()
+	time.Sleep(100 * time.Millisecond) // another goroutine takes over from a call that takes long
+	synctest.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !slices.Equal(b.written, want) {
+		t.Errorf("%q was written, want %q", b.written, want)
+	}
+	if n := b.Counted(); len(b.queue) == 0 && n != 0 {
+		t.Errorf("the connection counts %d open calls", n)
+	}
+}
+
+func TestRepliesOfABatchLeaveTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := batch(t, nil)
+		b.send(t, "a")
+		b.wrote(t, "a")
+		b.send(t, "bcd")
+		b.wrote(t, "a", "bcd")
+		_ = b.client.Close()
+		if err := <-b.ended; !errors.Is(err, io.EOF) {
+			t.Error(err)
+		}
+	})
+}
+
+// A call that takes long holds up neither the replies before it nor the calls behind it.
+func TestALongCallHoldsUpNoReply(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wait := make(chan struct{})
+		b := batch(t, map[byte]func(){'w': func() { <-wait }})
+		b.send(t, "abwcd")
+		b.wrote(t, "ab", "cd")
+		close(wait)
+		b.wrote(t, "ab", "cd", "w")
+		b.send(t, "e")
+		b.wrote(t, "ab", "cd", "w", "e")
+		_ = b.client.Close()
+		<-b.ended
+	})
+}
+
+// While replies are held back, a drain waits as for a call.
+func TestHeldRepliesKeepTheConnectionBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b *batched
+		open := -1
+		b = batch(t, map[byte]func(){'o': func() { open = b.Counted() }})
+		b.send(t, "ao")
+		b.wrote(t, "ao")
+		if open != 1 {
+			t.Errorf("with a reply that is held back, %d calls are open, want 1", open)
+		}
+		_ = b.client.Close()
+		<-b.ended
+	})
+}
+
+// The replies to the requests before a message that breaks the protocol are written.
+func TestHeldRepliesAreWrittenAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := batch(t, nil)
+		b.send(t, "ab!")
+		if err := <-b.ended; !errors.Is(err, errBreach) {
+			t.Error(err)
+		}
+		b.wrote(t, "ab")
+	})
+}
+
+// A call that ends its goroutine holds up nothing either.
+func TestACallThatPanicsHoldsUpNoReply(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := batch(t, map[byte]func(){'p': func() { panic("p") }})
+		b.send(t, "apb")
+		b.wrote(t, "a", "b")
+		_ = b.client.Close()
+		<-b.ended
+	})
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpcx
+
+import (
+	"log/slog"
+	"net"
+	"strconv"
+	"sync/atomic"
+	"testing"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/testserve"
+)
+
+// A countingListener counts the writes of its connections.
+type countingListener struct {
+	net.Listener
+	writes atomic.Int32
+}
+
+func (l *countingListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return countingConn{c, l}, err
+}
+
+type countingConn struct {
+	net.Conn
+	of *countingListener
+}
+
+func (c countingConn) Write(b []byte) (int, error) {
+	c.of.writes.Add(1)
+	return c.Conn.Write(b)
+}
+
+// The replies to requests that arrive together leave together, and each is that of its request.
+func TestRepliesOfABatchLeaveTogether(t *testing.T) {
+	const calls = 50
+	s := yodel.NewServer(&yodel.ServerOptions{Protocols: []yodel.Protocol{Protocol}, Logger: slog.New(slog.DiscardHandler)})
+	if err := s.Register(new(Arith)); err != nil {
+		t.Fatal(err)
+	}
+	s.MarkInline("Arith.Echo")
+	l := &countingListener{Listener: testserve.Listen(t)}
+	testserve.Run(t, s, l)
+	c := dial(t, l.Addr().String())
+	var batch []byte
+	for i := range calls {
+		payload := strconv.Itoa(i)
+		h := head{seq: uint64(i), path: "Arith", method: "Echo", payload: len(payload)} //nolint:gosec // not negative
+		batch = append(h.append(batch), payload...)
+	}
+	if _, err := c.Write(batch); err != nil {
+		t.Fatal(err)
+	}
+	for i := range calls {
+		if h, _, body := c.read(); h.seq != uint64(i) || body != strconv.Itoa(i) { //nolint:gosec // as above
+			t.Fatalf("reply %d is that to %d: %q", i, h.seq, body)
+		}
+	}
+	if n := l.writes.Load(); n > calls/5 { // the batch may arrive in parts
+		t.Errorf("%d replies left in %d writes", calls, n)
+	}
+}
