@@ -19,12 +19,15 @@ P            := 4
 LIMIT        := 5m
 
 .DEFAULT_GOAL := help
-.PHONY: help yodel console test test-all test-timing servers before-end lint microbench bench bench-full bench-actors bench-wires bench-pair bench-check bench-test peer-test fuzz build-root build-all alone chaos rolling locks
+.PHONY: help yodel console test test-all test-timing contracts servers before-end lint microbench bench bench-full bench-actors bench-wires bench-pair bench-check bench-test peer-test fuzz build-root build-all alone chaos rolling locks
 
 # It runs each failed test once more, alone, and counts in its last line: internal/gate.
 GATE := $(CURDIR)/bin/gate
 # These need another system's server for nearly every test, and minutes to build. Without YODEL_REAL they are left out.
 SERVED := /(conformance/attacks|registry/etcd|registry/redis|registry/zookeeper|middleware/redis|examples/cluster)$$
+# These begin first, so that none of them runs alone at the end.
+LONGEST := ./cmd/yodel ./registry/nacos ./registry/etcd ./registry/kubernetes . ./rules ./internal/mux ./protocol/http
+CONTRACTS := ^Test(Codec|Contract|KeepsTheContract|RawKeepsTheContract|JSONKeepsTheContract)$$
 # The modules of these need those of other frameworks, and stand outside of the workspace.
 PEERS := conformance/connect conformance/dubbo conformance/gateway conformance/grpc conformance/observe conformance/rpcx conformance/thrift
 
@@ -35,15 +38,19 @@ $(GATE): $(filter-out %_test.go,$(wildcard internal/gate/*.go))
 	go build -buildvcs=false -o $@ ./internal/gate
 
 test: $(GATE) ## vet and test all that needs no other server, in minutes
-	$(GATE) test $(RACE) $(VET) -p=$(P) -timeout=$(LIMIT) $(if $(YODEL_REAL),work,$$(go list work | grep -Ev '$(SERVED)'))
+	$(GATE) test $(RACE) $(VET) -p=$(P) -timeout=$(LIMIT) $(if $(YODEL_REAL),$(LONGEST) work,$$(go list work | grep -Ev '$(SERVED)'))
 
 test-all: servers ## make test with the race detector and real servers: what a change has to pass
 	YODEL_REAL=$(or $(YODEL_REAL),1) $(MAKE) test RACE=-race P=3 LIMIT=20m
 
-# One package at a time is tested; what they need is compiled before, on all processors.
+# One package at a time is tested; what they need is compiled before, on all processors. The contracts of codecs run under
+# the race detector too, but for values that take a minute: make before-end has these.
 test-timing: $(GATE) ## test without the race detector, one by one, what judges allocations, memory, time or speed
 	all=$$($(GATE) measured) && go list -export -test $$(printf '%s\n' $$all | grep -v '^-') >/dev/null && \
-	$(GATE) test -count=1 -p=1 -timeout=5m $$all
+	$(GATE) test -count=1 -p=1 -timeout=5m -skip='$(CONTRACTS)' $$all
+
+contracts: $(GATE) ## test codecs without the race detector, also with values that take a minute
+	$(GATE) test -p=1 -run='$(CONTRACTS)' -timeout=15m $$(go list work | grep -E '/codec/|/custom/codec$$|/yodeltest$$')
 
 # Tests that start a server would otherwise wait minutes until it is built.
 servers: $(GATE) ## build and download the servers that tests start, into the cache of the user

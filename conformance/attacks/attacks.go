@@ -67,7 +67,7 @@ func (a *Attacker) OnClose(f func()) { a.onClose = append(a.onClose, f) }
 const (
 	latencyFactor = 3
 	latencyFloor  = 20 * time.Millisecond // what two busy processors cost any call now and then
-	controlLasts  = 500 * time.Millisecond
+	controlLasts  = 250 * time.Millisecond
 	attackLasts   = time.Second
 	perCall       = 16 << 10 // bytes of a call that runs, with its goroutine
 	idleWorkers   = 300      // goroutines that a server keeps for the next calls
