@@ -17,7 +17,7 @@ const OrphanTime = 30 * time.Second
 // than the system takes, the system does not know either: then a client counts as gone after
 // OrphanTime, unless patient is set. The function stop ends the read-ahead.
 func (c *Conn) ReadAhead(patient bool) (stop func()) {
-	c.flushHeld()
+	c.flushApart()
 	if !c.beginReadAhead() {
 		return func() {}
 	}

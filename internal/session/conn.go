@@ -196,7 +196,7 @@ func (c *Conn) Next() error {
 		c.pace = pace{}
 		switch pause := c.receive(true); {
 		case pause != nil:
-			c.flushHeld()
+			c.flushApart()
 			<-pause
 		case !c.quiet.Load():
 			return nil
@@ -224,7 +224,7 @@ func (r reader) Read(b []byte) (int, error) {
 	if n := r.takeFirst(b); n > 0 {
 		return n, nil
 	}
-	r.flushHeld()
+	r.flushApart()
 	for {
 		r.mu.Lock()
 		receiving, peeking := r.receiving, r.peeking

@@ -52,7 +52,9 @@ func batch(t *testing.T, calls map[byte]func()) *batched {
 				return errBreach
 			}
 			var call interface{ More() bool }
-			b.Here(func() { b.execute(message, call) }, &call)
+			if !b.Here(func() { b.execute(message, call) }, &call) {
+				start(func() { b.execute(message, nil) })
+			}
 			return nil
 		}, b.flush, start)
 		b.running.Wait()
@@ -68,7 +70,7 @@ func (b *batched) execute(message byte, call interface{ More() bool }) {
 	b.mu.Lock()
 	b.queue = append(b.queue, message)
 	b.mu.Unlock()
-	if !call.More() {
+	if call == nil || !call.More() {
 		b.flush()
 	}
 }
@@ -116,12 +118,36 @@ func TestALongCallHoldsUpNoReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		wait := make(chan struct{})
 		b := batch(t, map[byte]func(){'w': func() { <-wait }})
-		b.send(t, "abwcd")
-		b.wrote(t, "ab", "cd")
+		b.send(t, "abw")
+		b.wrote(t, "ab")
+		b.send(t, "c")
+		b.wrote(t, "ab", "c")
 		close(wait)
-		b.wrote(t, "ab", "cd", "w")
-		b.send(t, "e")
-		b.wrote(t, "ab", "cd", "w", "e")
+		b.wrote(t, "ab", "c", "w")
+		b.send(t, "d")
+		b.wrote(t, "ab", "c", "w", "d")
+		_ = b.client.Close()
+		<-b.ended
+	})
+}
+
+// Behind a call that takes long, those of the same batch do not wait for each other.
+func TestTheRestOfABatchDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wait := make(chan struct{})
+		b := batch(t, map[byte]func(){'w': func() { <-wait }})
+		began := time.Now()
+		b.send(t, "wwwwwwwwwwwwwwwwwwwwa")
+		for wrote := false; !wrote; {
+			time.Sleep(100 * time.Microsecond)
+			b.mu.Lock()
+			wrote = len(b.written) > 0
+			b.mu.Unlock()
+		}
+		if took := time.Since(began); took > 10*time.Millisecond {
+			t.Errorf("20 calls that take long hold the next one up for %v", took)
+		}
+		close(wait)
 		_ = b.client.Close()
 		<-b.ended
 	})
@@ -159,7 +185,9 @@ func TestHeldRepliesAreWrittenAtTheEnd(t *testing.T) {
 func TestACallThatPanicsHoldsUpNoReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := batch(t, map[byte]func(){'p': func() { panic("p") }})
-		b.send(t, "apb")
+		b.send(t, "ap")
+		b.wrote(t, "a")
+		b.send(t, "b")
 		b.wrote(t, "a", "b")
 		_ = b.client.Close()
 		<-b.ended

@@ -26,6 +26,7 @@ type turn struct {
 	state inline.State
 	conn  *Conn
 	more  bool // more has arrived than the message of the call that runs
+	after bool // a call has lost the reading, and what follows may wait as it does, until the batch ends
 }
 
 // More reports whether the reply of the call, which must be ready for the flush of Loop, may wait
@@ -54,6 +55,14 @@ func (c *Conn) flushHeld() {
 	}
 }
 
+// flushApart is flushHeld on another goroutine, because the client may not read its replies before
+// it has sent all of its requests.
+func (c *Conn) flushApart() {
+	if l := c.loop; l != nil && l.held.Load() {
+		l.start(c.flushHeld)
+	}
+}
+
 // errLost is the error of a Loop whose goroutine has ended.
 var errLost = errors.New("the code of the protocol panicked, or ended its goroutine")
 
@@ -62,13 +71,13 @@ var errLost = errors.New("the code of the protocol panicked, or ended its gorout
 // held back, see Here; nil if that does not happen. Loop is called once.
 func (c *Conn) Loop(next func() error, flush func(), start func(f func())) error {
 	c.loop = &loop{next: next, flush: flush, start: start, ended: make(chan error, 1)}
-	c.readOn()
+	c.readOn(false)
 	return <-c.loop.ended
 }
 
 // readOn makes a goroutine read on.
-func (c *Conn) readOn() {
-	l, t := c.loop, &turn{conn: c}
+func (c *Conn) readOn(after bool) {
+	l, t := c.loop, &turn{conn: c, after: after}
 	l.newest.Store(t)
 	l.start(func() {
 		err := errLost // remains if next does not return
@@ -78,8 +87,13 @@ func (c *Conn) readOn() {
 				l.ended <- err
 			}
 		}()
-		c.flushHeld() // of the goroutine that another call holds up
+		c.flushApart() // of the goroutine that a call holds up
 		for {
+			if c.reader.Buffered() == 0 {
+				if t.after = false; l.held.Load() && !c.run(t, c.flushHeld) {
+					return
+				}
+			}
 			if err = c.Next(); err != nil {
 				return
 			}
@@ -97,14 +111,22 @@ func (c *Conn) readOn() {
 // calls it at its end. Here sets call for f. Otherwise Here returns false.
 func (c *Conn) Here(f func(), call *interface{ More() bool }) bool {
 	l := c.loop
-	if l == nil || l.flush == nil && c.reader.Buffered() > 0 {
+	if l == nil {
 		return false
 	}
 	t := l.newest.Load()
-	t.more = l.flush != nil && c.reader.Buffered() > 0
+	if t.more = c.reader.Buffered() > 0; t.more && (l.flush == nil || t.after) {
+		return false
+	}
 	*call = t
+	c.run(t, f)
+	return true
+}
+
+// run calls f on the goroutine that reads. It returns false if another goroutine has taken over.
+func (c *Conn) run(t *turn, f func()) (still bool) {
 	run := t.state.Begin(false)
-	l.watched.Join(c.o.Watch, c)
+	c.loop.watched.Join(c.o.Watch, c)
 	returned := false
 	defer func() {
 		if !returned { // f has ended the goroutine
@@ -113,8 +135,7 @@ func (c *Conn) Here(f func(), call *interface{ More() bool }) bool {
 	}()
 	f()
 	returned = true
-	t.state.End(run)
-	return true
+	return t.state.End(run)
 }
 
 // State implements inline.Reading.
@@ -123,6 +144,6 @@ func (c *Conn) State() *inline.State { return &c.loop.newest.Load().state }
 // HandOver implements inline.Reading.
 func (c *Conn) HandOver(of *inline.State, run uint64) {
 	if of == c.State() && of.Take(run) {
-		c.readOn()
+		c.readOn(true)
 	}
 }

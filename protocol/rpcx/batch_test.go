@@ -3,11 +3,14 @@
 package rpcx
 
 import (
+	"bytes"
+	"io"
 	"log/slog"
 	"net"
 	"strconv"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/protocol/internal/testserve"
@@ -61,5 +64,25 @@ func TestRepliesOfABatchLeaveTogether(t *testing.T) {
 	}
 	if n := l.writes.Load(); n > calls/5 { // the batch may arrive in parts
 		t.Errorf("%d replies left in %d writes", calls, n)
+	}
+}
+
+// A client may send more requests than the buffers of the sockets take replies for, before it reads
+// the first reply.
+func TestAClientSendsAllBeforeItReads(t *testing.T) {
+	const calls, size = 4000, 4000
+	s := serve(t, yodel.ServerOptions{})
+	s.MarkInline("Arith.Echo")
+	c := dial(t, s.addr)
+	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	h := head{path: "Arith", method: "Echo", payload: size}
+	request := append(h.append(nil), make([]byte, size)...)
+	if _, err := c.Write(bytes.Repeat(request, calls)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(c.Conn, make([]byte, calls*len(request))); err != nil {
+		t.Fatal(err)
 	}
 }
