@@ -25,8 +25,6 @@ LIMIT        := 5m
 GATE := $(CURDIR)/bin/gate
 # These need another system's server for nearly every test, and minutes to build. Without YODEL_REAL they are left out.
 SERVED := /(conformance/attacks|registry/etcd|registry/redis|registry/zookeeper|middleware/redis|examples/cluster)$$
-# These begin first, so that none of them runs alone at the end.
-LONGEST := ./cmd/yodel ./registry/nacos ./registry/etcd ./registry/kubernetes . ./rules ./internal/mux ./protocol/http
 CONTRACTS := ^Test(Codec|Contract|KeepsTheContract|RawKeepsTheContract|JSONKeepsTheContract)$$
 # The modules of these need those of other frameworks, and stand outside of the workspace.
 PEERS := conformance/connect conformance/dubbo conformance/gateway conformance/grpc conformance/observe conformance/rpcx conformance/thrift
@@ -38,7 +36,7 @@ $(GATE): $(filter-out %_test.go,$(wildcard internal/gate/*.go))
 	go build -buildvcs=false -o $@ ./internal/gate
 
 test: $(GATE) ## vet and test all that needs no other server, in minutes
-	$(GATE) test $(RACE) $(VET) -p=$(P) -timeout=$(LIMIT) $(if $(YODEL_REAL),$(LONGEST) work,$$(go list work | grep -Ev '$(SERVED)'))
+	$(GATE) test $(RACE) $(VET) -p=$(P) -timeout=$(LIMIT) $(if $(YODEL_REAL),work,$$(go list work | grep -Ev '$(SERVED)'))
 
 test-all: servers ## make test with the race detector and real servers: what a change has to pass
 	YODEL_REAL=$(or $(YODEL_REAL),1) $(MAKE) test RACE=-race P=3 LIMIT=20m

@@ -30,12 +30,15 @@ func (r *result) whole() string {
 
 var decimals = regexp.MustCompile(`\b\d+\.\d\b`)
 
+var growth = regexp.MustCompile(`(?m)^ warn .* \[YDL-R023\]\n`)
+
 func TestGoldenOutput(t *testing.T) {
 	folder := startShop(t)
 	check := func(name string, args ...string) {
 		t.Helper()
 		r := run(t, folder, args...)
-		golden(t, name, stable(r.whole(), folder))
+		// On a busy machine, an instance may get so few calls that a rule would give it many more.
+		golden(t, name, growth.ReplaceAllString(stable(r.whole(), folder), ""))
 	}
 	var ls result
 	until(t, "the failing instance is ejected and named", func() bool {
