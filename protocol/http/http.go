@@ -219,7 +219,7 @@ func (c *router) route(w std.ResponseWriter, r *std.Request) {
 	if p.answers(r.Host) && p.crossOrigin(w, r) {
 		return
 	}
-	serve := c.find(r)
+	serve := c.find(r) //nolint:contextcheck // the context of a call is that of its session
 	if serve == nil {
 		p.opts.Handler.ServeHTTP(w, r)
 		return

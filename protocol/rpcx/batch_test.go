@@ -51,14 +51,14 @@ func TestRepliesOfABatchLeaveTogether(t *testing.T) {
 	var batch []byte
 	for i := range calls {
 		payload := strconv.Itoa(i)
-		h := head{seq: uint64(i), path: "Arith", method: "Echo", payload: len(payload)} //nolint:gosec // not negative
+		h := head{seq: uint64(i), path: "Arith", method: "Echo", payload: len(payload)}
 		batch = append(h.append(batch), payload...)
 	}
 	if _, err := c.Write(batch); err != nil {
 		t.Fatal(err)
 	}
 	for i := range calls {
-		if h, _, body := c.read(); h.seq != uint64(i) || body != strconv.Itoa(i) { //nolint:gosec // as above
+		if h, _, body := c.read(); h.seq != uint64(i) || body != strconv.Itoa(i) {
 			t.Fatalf("reply %d is that to %d: %q", i, h.seq, body)
 		}
 	}
