@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"regexp"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -204,6 +205,7 @@ func TestDirectCallsThatBlock(t *testing.T) {
 
 // A connection remembers no paths and content types that its client invents.
 func TestWhatAClientInventsIsForgotten(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(99)) // so that package spares allocates no reserve
 	s := newSite(t, nil, yodel.ServerOptions{})
 	c := dialHTTP2(t, s.addr)
 	const calls, size = 500, 5 << 10
