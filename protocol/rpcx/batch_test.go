@@ -54,16 +54,24 @@ func TestRepliesOfABatchLeaveTogether(t *testing.T) {
 		h := head{seq: uint64(i), path: "Arith", method: "Echo", payload: len(payload)}
 		batch = append(h.append(batch), payload...)
 	}
-	if _, err := c.Write(batch); err != nil {
-		t.Fatal(err)
-	}
-	for i := range calls {
-		if h, _, body := c.read(); h.seq != uint64(i) || body != strconv.Itoa(i) {
-			t.Fatalf("reply %d is that to %d: %q", i, h.seq, body)
+	fewest := int32(calls)
+	for range 20 { // a batch may arrive in parts, and a busy machine may interrupt it
+		before := l.writes.Load()
+		if _, err := c.Write(batch); err != nil {
+			t.Fatal(err)
 		}
+		var got [calls]bool
+		for range calls {
+			h, _, body := c.read()
+			if h.seq >= calls || got[h.seq] || body != strconv.FormatUint(h.seq, 10) {
+				t.Fatalf("the reply to request %d is %q, or comes twice", h.seq, body)
+			}
+			got[h.seq] = true
+		}
+		fewest = min(fewest, l.writes.Load()-before)
 	}
-	if n := l.writes.Load(); n > calls/5 { // the batch may arrive in parts
-		t.Errorf("%d replies left in %d writes", calls, n)
+	if fewest > calls/5 {
+		t.Errorf("%d replies left in %d writes", calls, fewest)
 	}
 }
 
