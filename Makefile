@@ -25,6 +25,7 @@ LIMIT        := 5m
 GATE := $(CURDIR)/bin/gate
 # These need another system's server for nearly every test, and minutes to build. Without YODEL_REAL they are left out.
 SERVED := /(conformance/attacks|registry/etcd|registry/redis|registry/zookeeper|middleware/redis|examples/cluster)$$
+# The tests of the contracts of codecs.
 CONTRACTS := ^Test(Codec|Contract|KeepsTheContract|RawKeepsTheContract|JSONKeepsTheContract)$$
 # The modules of these need those of other frameworks, and stand outside of the workspace.
 PEERS := conformance/connect conformance/dubbo conformance/gateway conformance/grpc conformance/observe conformance/rpcx conformance/thrift
@@ -41,8 +42,8 @@ test: $(GATE) ## vet and test all that needs no other server, in minutes
 test-all: servers ## make test with the race detector and real servers: what a change has to pass
 	YODEL_REAL=$(or $(YODEL_REAL),1) $(MAKE) test RACE=-race P=3 LIMIT=20m
 
-# One package at a time is tested; what they need is compiled before, on all processors. The contracts of codecs run under
-# the race detector too, but for values that take a minute: make before-end has these.
+# One package at a time is tested; what they need is compiled before, on all processors. The step before
+# tests the contracts of codecs with the race detector, except for values that take a minute: make contracts.
 test-timing: $(GATE) ## test without the race detector, one by one, what judges allocations, memory, time or speed
 	all=$$($(GATE) measured) && go list -export -test $$(printf '%s\n' $$all | grep -v '^-') >/dev/null && \
 	$(GATE) test -count=1 -p=1 -timeout=5m -skip='$(CONTRACTS)' $$all

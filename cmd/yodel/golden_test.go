@@ -30,6 +30,7 @@ func (r *result) whole() string {
 
 var decimals = regexp.MustCompile(`\b\d+\.\d\b`)
 
+// growth matches the warning that a rule gives an instance many more calls than it gets.
 var growth = regexp.MustCompile(`(?m)^ warn .* \[YDL-R023\]\n`)
 
 func TestGoldenOutput(t *testing.T) {

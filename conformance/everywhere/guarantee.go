@@ -234,27 +234,6 @@ func (g *Guarantee) missing(w *Wire, shape Shape) string {
 }
 
 func (g *Guarantee) tryOn(t *testing.T, w *Wire, shape Shape, side string, put func(t *testing.T, tr *Trial)) {
-	control := put == nil
-	err := g.once(t, w, shape, side, put)
-	for range 2 { // the fault that a control shows may need luck on a busy machine
-		if control && err == nil {
-			err = g.once(t, w, shape, side, put)
-		}
-	}
-	_, found := errors.AsType[notHeld](err)
-	switch {
-	case !control && err != nil:
-		t.Error(err)
-	case control && err == nil:
-		t.Error("the check passes without what gives the guarantee")
-	case control && !found:
-		t.Errorf("without what gives the guarantee, the check fails for another reason: %v", err)
-	}
-}
-
-// once checks the guarantee once, with servers of its own.
-func (g *Guarantee) once(t *testing.T, w *Wire, shape Shape, side string, put func(t *testing.T, tr *Trial)) error {
-	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	tr := &Trial{Control: put == nil, count: g.Servers}
@@ -275,7 +254,16 @@ func (g *Guarantee) once(t *testing.T, w *Wire, shape Shape, side string, put fu
 	if side == "client" {
 		n = 1 // each client has middleware of its own
 	}
-	return g.Check(ctx, &Cell{Trial: tr, Wire: w, Shape: shape, Side: side, t: t, Caller: w.caller(t, tr, n)})
+	err := g.Check(ctx, &Cell{Trial: tr, Wire: w, Shape: shape, Side: side, t: t, Caller: w.caller(t, tr, n)})
+	_, found := errors.AsType[notHeld](err)
+	switch {
+	case !tr.Control && err != nil:
+		t.Error(err)
+	case tr.Control && err == nil:
+		t.Error("the check passes without what gives the guarantee")
+	case tr.Control && !found:
+		t.Errorf("without what gives the guarantee, the check fails for another reason: %v", err)
+	}
 }
 
 // callAtOnce makes n calls at once, and returns how many of them have failed until now.

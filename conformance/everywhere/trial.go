@@ -104,9 +104,16 @@ type Trial struct {
 	failed   atomic.Int64                             // those that have failed
 	outcomes chan error                               // of one-way calls, as the servers see them
 	failure  atomic.Pointer[error]                    // of the first call that has failed in a drain
+	held     atomic.Pointer[hold]                     // nil if no call waits
 	deadline atomic.Value                             // of the context of the last call, a time.Time
 	metadata atomic.Value                             // a value of the metadata of the last call, a string
 	trace    atomic.Value                             // the trace context of the last call, a string
+}
+
+// A hold makes the calls of a server wait until over is closed.
+type hold struct {
+	server int
+	over   chan struct{}
 }
 
 // A buffer is text that several goroutines write.
@@ -235,6 +242,13 @@ func (tr *Trial) execute(ctx context.Context, server int, asked int64) (*Told, e
 	}
 	if tr.observe != nil {
 		tr.observe(ctx)
+	}
+	if h := tr.held.Load(); h != nil && h.server == server {
+		select {
+		case <-h.over:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
 	if tr.gate != nil && (tr.waits == nil || tr.waits(asked)) {
 		select {

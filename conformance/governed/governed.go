@@ -158,22 +158,16 @@ func some(key string) func(report) bool { return func(r report) bool { return r[
 
 // EveryKind shows that every kind of rule moves the calls of other processes within 2 s, and that
 // its end does.
-func EveryKind(t *testing.T, r Registry) { kinds(t, r, 1) }
+func EveryKind(t *testing.T, r Registry) { kinds(t, r, true) }
 
-// SomeKinds is EveryKind for a few of them, because how a rule acts does not depend on how it came.
+// SomeKinds is EveryKind for six kinds, because how a rule acts does not depend on the registry.
 // With -governed.all it is EveryKind.
-func SomeKinds(t *testing.T, r Registry) {
-	if *everyKind {
-		EveryKind(t, r)
-		return
-	}
-	kinds(t, r, 5)
-}
+func SomeKinds(t *testing.T, r Registry) { kinds(t, r, *everyKind) }
 
 var everyKind = flag.Bool("governed.all", false, "SomeKinds tests every kind of rule")
 
-// kinds is EveryKind for two kinds in nth, or all.
-func kinds(t *testing.T, r Registry, nth int) {
+// kinds tests all kinds of rules, or two in five.
+func kinds(t *testing.T, r Registry, all bool) {
 	w := newWorld(t, r)
 	v2 := rules.Target{Version: "v2"}
 	second := rules.Duration(time.Second)
@@ -201,7 +195,7 @@ func kinds(t *testing.T, r Registry, nth int) {
 		{"fallback", []rules.Rule{{Side: "server", Fault: &rules.Fault{Lose: "request"}}, {Fallback: &rules.Answer{Reply: json.RawMessage(`{"by":"mock"}`)}}}, only("mock")},
 		{"switch", []rules.Rule{{Switch: &rules.Switch{Name: "new", On: true}}}, some("switch")},
 	} {
-		if i%nth > 1 {
+		if !all && i%5 > 1 {
 			continue
 		}
 		var made []rules.Rule

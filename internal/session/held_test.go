@@ -5,7 +5,6 @@ package session_test
 import (
 	"errors"
 	"io"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -23,9 +22,9 @@ type batched struct {
 	running sync.WaitGroup
 	ended   chan error
 
-	mu      sync.Mutex
-	queue   []byte
-	written []string
+	mu     sync.Mutex
+	queue  []byte
+	writes chan string
 }
 
 var errBreach = errors.New("a message breaks the protocol")
@@ -33,7 +32,7 @@ var errBreach = errors.New("a message breaks the protocol")
 // batch serves calls until the client has left, or sends '!'.
 func batch(t *testing.T, calls map[byte]func()) *batched {
 	t.Helper()
-	b := &batched{calls: calls, ended: make(chan error, 1)}
+	b := &batched{calls: calls, ended: make(chan error, 1), writes: make(chan string, 100)}
 	b.link = connect(t, func(o *session.Options) { o.Watch = inline.NewWatch() })
 	reader := b.Reader()
 	start := func(f func()) {
@@ -79,22 +78,24 @@ func (b *batched) flush() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.queue) > 0 {
-		b.written = append(b.written, string(b.queue))
+		b.writes <- string(b.queue)
 		b.queue = b.queue[:0]
 	}
 }
 
-// wrote checks what was written since the beginning.
+// wrote waits for the next writes, and checks that there are no others.
 func (b *batched) wrote(t *testing.T, want ...string) {
 	t.Helper()
-	time.Sleep(100 * time.Millisecond) // another goroutine takes over from a call that takes long
-	synctest.Wait()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !slices.Equal(b.written, want) {
-		t.Errorf("%q was written, want %q", b.written, want)
+	for _, w := range want {
+		if got := <-b.writes; got != w {
+			t.Errorf("%q was written, want %q", got, w)
+		}
 	}
-	if n := b.Counted(); len(b.queue) == 0 && n != 0 {
+	synctest.Wait()
+	if n := len(b.writes); n > 0 {
+		t.Errorf("%d more writes, the first of %q", n, <-b.writes)
+	}
+	if n := b.Counted(); n != 0 {
 		t.Errorf("the connection counts %d open calls", n)
 	}
 }
@@ -105,7 +106,7 @@ func TestRepliesOfABatchLeaveTogether(t *testing.T) {
 		b.send(t, "a")
 		b.wrote(t, "a")
 		b.send(t, "bcd")
-		b.wrote(t, "a", "bcd")
+		b.wrote(t, "bcd")
 		_ = b.client.Close()
 		if err := <-b.ended; !errors.Is(err, io.EOF) {
 			t.Error(err)
@@ -121,11 +122,11 @@ func TestALongCallHoldsUpNoReply(t *testing.T) {
 		b.send(t, "abw")
 		b.wrote(t, "ab")
 		b.send(t, "c")
-		b.wrote(t, "ab", "c")
+		b.wrote(t, "c")
 		close(wait)
-		b.wrote(t, "ab", "c", "w")
+		b.wrote(t, "w")
 		b.send(t, "d")
-		b.wrote(t, "ab", "c", "w", "d")
+		b.wrote(t, "d")
 		_ = b.client.Close()
 		<-b.ended
 	})
@@ -138,12 +139,7 @@ func TestTheRestOfABatchDoesNotWait(t *testing.T) {
 		b := batch(t, map[byte]func(){'w': func() { <-wait }})
 		began := time.Now()
 		b.send(t, "wwwwwwwwwwwwwwwwwwwwa")
-		for wrote := false; !wrote; {
-			time.Sleep(100 * time.Microsecond)
-			b.mu.Lock()
-			wrote = len(b.written) > 0
-			b.mu.Unlock()
-		}
+		b.wrote(t, "a")
 		if took := time.Since(began); took > 10*time.Millisecond {
 			t.Errorf("20 calls that take long hold the next one up for %v", took)
 		}
@@ -188,7 +184,7 @@ func TestACallThatPanicsHoldsUpNoReply(t *testing.T) {
 		b.send(t, "ap")
 		b.wrote(t, "a")
 		b.send(t, "b")
-		b.wrote(t, "a", "b")
+		b.wrote(t, "b")
 		_ = b.client.Close()
 		<-b.ended
 	})

@@ -26,12 +26,14 @@ type turn struct {
 	state inline.State
 	conn  *Conn
 	more  bool // more has arrived than the message of the call that runs
-	after bool // a call has lost the reading, and what follows may wait as it does, until the batch ends
+	// behind says that a call has lost the reading. What has arrived behind it may wait as it does,
+	// so each gets a goroutine, until all that has arrived is read.
+	behind bool
 }
 
-// More reports whether the reply of the call, which must be ready for the flush of Loop, may wait
-// for that: more has arrived than the message of the call, and Loop goes on. Only the function that
-// Here runs calls it.
+// More reports whether the reply of the call that runs may wait for the flush of Loop, because more
+// has arrived than the message of the call. The reply must be queued already. Only the function
+// that Here calls may call More.
 func (t *turn) More() bool {
 	if !t.more || t.state.Taken() {
 		return false
@@ -67,17 +69,18 @@ func (c *Conn) flushApart() {
 var errLost = errors.New("the code of the protocol panicked, or ended its goroutine")
 
 // Loop calls Next and then next, in turn, until one of them fails, and returns the error. They run
-// on goroutines that start starts. Loop calls flush before it waits for the client, if replies were
-// held back, see Here; nil if that does not happen. Loop is called once.
+// on goroutines that start starts. Flush writes the replies that calls have held back: see Here.
+// Loop calls it before it waits for the client, and when another goroutine reads on. If flush is
+// nil, no call may hold its reply back. Loop is called once.
 func (c *Conn) Loop(next func() error, flush func(), start func(f func())) error {
 	c.loop = &loop{next: next, flush: flush, start: start, ended: make(chan error, 1)}
 	c.readOn(false)
 	return <-c.loop.ended
 }
 
-// readOn makes a goroutine read on.
-func (c *Conn) readOn(after bool) {
-	l, t := c.loop, &turn{conn: c, after: after}
+// readOn makes a goroutine read on. Behind says that a call has lost the reading.
+func (c *Conn) readOn(behind bool) {
+	l, t := c.loop, &turn{conn: c, behind: behind}
 	l.newest.Store(t)
 	l.start(func() {
 		err := errLost // remains if next does not return
@@ -87,10 +90,10 @@ func (c *Conn) readOn(after bool) {
 				l.ended <- err
 			}
 		}()
-		c.flushApart() // of the goroutine that a call holds up
+		c.flushApart() // what a goroutine that has lost the reading left
 		for {
 			if c.reader.Buffered() == 0 {
-				if t.after = false; l.held.Load() && !c.run(t, c.flushHeld) {
+				if t.behind = false; l.held.Load() && !c.run(t, c.flushHeld) {
 					return
 				}
 			}
@@ -106,16 +109,17 @@ func (c *Conn) readOn(after bool) {
 	})
 }
 
-// Here calls f, which executes a call, on the goroutine that reads, if that is one of Loop and
-// replies can be held back or no other message has arrived. The function that was passed to Loop
-// calls it at its end. Here sets call for f. Otherwise Here returns false.
+// Here calls f, which executes a call, on the goroutine that reads, or returns false. It returns
+// false without Loop, and if more has arrived and Loop has no flush or has lost the reading. The
+// function that was passed to Loop calls Here at its end. Before f, Here sets call, which says
+// whether f may hold its reply back.
 func (c *Conn) Here(f func(), call *interface{ More() bool }) bool {
 	l := c.loop
 	if l == nil {
 		return false
 	}
 	t := l.newest.Load()
-	if t.more = c.reader.Buffered() > 0; t.more && (l.flush == nil || t.after) {
+	if t.more = c.reader.Buffered() > 0; t.more && (l.flush == nil || t.behind) {
 		return false
 	}
 	*call = t

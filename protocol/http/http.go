@@ -215,14 +215,15 @@ type router struct {
 
 // route serves one request.
 func (c *router) route(w std.ResponseWriter, r *std.Request) {
-	p := c.protocol
-	if p.answers(r.Host) && p.crossOrigin(w, r) {
-		return
-	}
-	serve := c.find(r) //nolint:contextcheck // the context of a call is that of its session
-	if serve == nil {
-		p.opts.Handler.ServeHTTP(w, r)
-		return
+	p, serve := c.protocol, (*exchange).misdirected
+	if p.answers(r.Host) {
+		if p.crossOrigin(w, r) {
+			return
+		}
+		if serve = c.find(r); serve == nil { //nolint:contextcheck // the context of a call is that of its session
+			p.opts.Handler.ServeHTTP(w, r)
+			return
+		}
 	}
 	x := newExchange(c, w, r)
 	defer x.forget()
@@ -230,15 +231,9 @@ func (c *router) route(w std.ResponseWriter, r *std.Request) {
 	serve(x)
 }
 
-// find returns what serves a request, or nil if that is Options.Handler. The context of a call is
-// that of its session.
+// find returns what serves a request, or nil if that is Options.Handler.
 func (c *router) find(r *std.Request) (serve func(*exchange)) {
 	p := c.protocol
-	if !p.answers(r.Host) {
-		return func(x *exchange) {
-			x.reject(std.StatusMisdirectedRequest, "", "the server does not answer for this host")
-		}
-	}
 	if path := p.opts.JSONRPC; path != "" && r.URL.Path == path || p.isRPCXJSON(r.Header) {
 		return (*exchange).serveJSONRPC
 	}
@@ -260,6 +255,11 @@ func (c *router) find(r *std.Request) (serve func(*exchange)) {
 		return nil
 	}
 	return (*exchange).routeUnary
+}
+
+// misdirected answers a request for another host.
+func (x *exchange) misdirected() {
+	x.reject(std.StatusMisdirectedRequest, "", "the server does not answer for this host")
 }
 
 // answers applies Options.Hosts.

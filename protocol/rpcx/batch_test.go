@@ -37,7 +37,8 @@ func (c countingConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// The replies to requests that arrive together leave together, and each is that of its request.
+// The server writes the replies to requests that arrive together in few writes. The client gets one
+// reply to each request.
 func TestRepliesOfABatchLeaveTogether(t *testing.T) {
 	const calls = 50
 	s := yodel.NewServer(&yodel.ServerOptions{Protocols: []yodel.Protocol{Protocol}, Logger: slog.New(slog.DiscardHandler)})

@@ -23,10 +23,7 @@ type conn struct {
 	limits   yodel.Limits
 	frames   frameReader
 	replies  *pipelined.Replies
-
-	// Of the last request, for the next one, which often calls the same method. Only next uses
-	// them.
-	path, method, name string
+	name     string // of the method of the last request; only next uses it
 
 	mu      sync.Mutex
 	open    int  // calls
@@ -91,10 +88,10 @@ func (c *conn) next() error {
 // bytes as an entry of a map.
 func (h *head) cost() int { return len(h.path) + len(h.method) + len(h.metadata) + 100*h.pairs }
 
-// nameOf returns the name of the method of a request.
+// nameOf returns the name of the method of a request, which is often that of the last one.
 func (c *conn) nameOf(h *head) string {
-	if h.path != c.path || h.method != c.method {
-		c.path, c.method, c.name = h.path, h.method, h.name()
+	if n := len(h.path); n == 0 || len(c.name) != n+1+len(h.method) || c.name[:n] != h.path || c.name[n] != '.' || c.name[n+1:] != h.method {
+		c.name = h.name()
 	}
 	return c.name
 }
@@ -140,7 +137,7 @@ func (q *incoming) begin() error {
 func (q *incoming) run() {
 	defer q.end()
 	defer func() { q.answer(q.served.Outcome()) }() // deferred, because the handler may end the goroutine
-	_ = q.served.Run()                              // Outcome returns the error
+	_ = q.served.Run()                              // q.served.Outcome returns the error
 }
 
 // end ends a request that begin has begun.

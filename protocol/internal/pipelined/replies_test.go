@@ -78,7 +78,8 @@ func (c writtenConn) Write(b []byte) (int, error) { return c.write(c.Conn, b) }
 // a later one, do not wait for ever.
 func TestPanicInWrite(t *testing.T) {
 	began, release := make(chan struct{}), make(chan struct{})
-	panicked, queued := make(chan any, 1), make(chan struct{}, 2)
+	const behind = "behind the first one"
+	panicked, queued := make(chan any, 1), make(chan int, 2)
 	got := serve(t, yodel.ServerOptions{Limits: yodel.Limits{MaxUnsent: 10}}, func(s *yodel.Session) error {
 		replies := pipelined.NewReplies(s)
 		s.Go(func() {
@@ -86,15 +87,15 @@ func TestPanicInWrite(t *testing.T) {
 			replies.Send([]byte("the first reply"))
 		})
 		<-began
-		replies.Queue([]byte("behind the first one")) // the queue is now longer than MaxUnsent
+		replies.Queue([]byte(behind)) // the queue is now longer than MaxUnsent
 		s.Go(func() {
 			replies.Send([]byte("waits"))
-			queued <- struct{}{}
+			queued <- replies.Queued()
 		})
 		close(release)
 		_, err := s.Reader.WriteTo(io.Discard) // until the connection is closed
 		replies.Send([]byte("late"))
-		queued <- struct{}{}
+		queued <- replies.Queued()
 		return err
 	}, func(net.Conn, []byte) (int, error) {
 		close(began)
@@ -108,7 +109,9 @@ func TestPanicInWrite(t *testing.T) {
 		t.Errorf("the panic has left the connection: %v", p)
 	}
 	for range 2 {
-		<-queued
+		if n := <-queued; n != len(behind) {
+			t.Errorf("%d bytes are queued after the connection has failed, want %d", n, len(behind))
+		}
 	}
 }
 
