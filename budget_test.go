@@ -56,26 +56,32 @@ func jain(shares []int64) float64 {
 	return sum * sum / (float64(len(shares)) * squares)
 }
 
-// flood makes each client begin calls as fast as it can until so many have ended, and returns how
-// many ended well and how many did not.
+// flood makes each client begin calls as fast as it can until so many have ended since the first of
+// each client has. It returns how many of them ended well, and how many calls did not.
 func flood(t *testing.T, clients []*yodel.Client, calls int64) (done []int64, failed int64) {
 	t.Helper()
 	counts := make([]atomic.Int64, len(clients))
-	var all, failures atomic.Int64
+	var served, all, failures atomic.Int64 // served clients
 	var wg sync.WaitGroup
 	for i, c := range clients {
 		wg.Go(func() {
 			var open sync.WaitGroup
+			var first sync.Once
 			for all.Load() < calls {
 				open.Add(1)
 				c.Go(t.Context(), &yodel.Call{Method: string(Work), Args: &struct{}{}}, func(err error) {
-					if err == nil {
-						counts[i].Add(1)
-					} else if failures.Add(1) < 10 {
+					defer open.Done()
+					first.Do(func() { served.Add(1) })
+					if err != nil && failures.Add(1) < 10 {
 						t.Errorf("client %d: %v", i, err)
 					}
+					if served.Load() < int64(len(clients)) {
+						return // a client that begins late is not one that gets less
+					}
 					all.Add(1)
-					open.Done()
+					if err == nil {
+						counts[i].Add(1)
+					}
 				})
 			}
 			open.Wait()

@@ -215,7 +215,7 @@ func (o *operated) slowIsSlow() bool {
 			fast = in.Traffic.P90
 		}
 	}
-	return slow > 2*fast
+	return slow > fast
 }
 
 // sh runs a command line in a shell, in the folder of the demonstration.

@@ -55,7 +55,7 @@ func newWorld(t *testing.T, r Registry) *world {
 	w.v1, _ = startServer(t, "v1", r.Addr, "127.0.0.1:0")
 	w.v2, w.addr = startServer(t, "v2", r.Addr, "127.0.0.1:0")
 	w.client = start(t, "client", r.Addr, "")
-	w.until("both versions get calls", 20*time.Second, both)
+	w.until("both versions get calls", 30*time.Second, both)
 	return w
 }
 
@@ -99,9 +99,9 @@ func (w *world) since(began time.Time, what string, patience time.Duration, cond
 	}
 }
 
-// within is how long a rule may take to act. Rules act within 2 s; a machine that runs the tests of
-// other packages too, with the race detector, may need longer.
-var within = flag.Duration("governed.within", 10*time.Second, "how long a rule may take to act")
+// within is how long a rule, its end or a process may take to act. Rules act within 2 s; a machine
+// that runs the tests of other packages too, with the race detector, may need longer.
+var within = flag.Duration("governed.within", 15*time.Second, "how long a rule may take to act")
 
 // soon is since the last change of the rules, which has to act within the time of the flag.
 func (w *world) soon(what string, condition func(r report) bool) {
@@ -206,16 +206,16 @@ func kinds(t *testing.T, r Registry, all bool) {
 		for _, one := range made {
 			w.remove(one)
 		}
-		w.since(w.changed, "the end of "+step.what, 3*time.Second, func(r report) bool { return both(r) && r["switch"] == 0 && r["slow"] == 0 })
+		w.since(w.changed, "the end of "+step.what, *within+time.Second, func(r report) bool { return both(r) && r["switch"] == 0 && r["slow"] == 0 })
 	}
 	t.Logf("the slowest rule acted after %v", w.slowest)
 }
 
 // expires shows that a rule ends by itself. It lasts longer than it may take to act.
 func (w *world) expires() {
-	w.put(rules.Rule{Route: &rules.Route{To: rules.Target{Version: "v2"}}, Expires: time.Now().Add(4 * time.Second)})
+	w.put(rules.Rule{Route: &rules.Route{To: rules.Target{Version: "v2"}}, Expires: time.Now().Add(*within + 2*time.Second)})
 	w.soon("a rule that expires", only("v2"))
-	w.until("the rule has expired", 6*time.Second, both)
+	w.until("the rule has expired", *within+4*time.Second, both)
 }
 
 // rollsBack shows both ways back.
@@ -228,7 +228,7 @@ func (w *world) rollsBack() {
 	w.soon("an operator's rollback", both)
 	w.put(rules.Rule{ID: "bad", Fault: &rules.Fault{Percent: 50, Code: "internal"}, Rollback: &rules.Rollback{Below: 90, For: rules.Duration(time.Second)}})
 	w.soon("a fault", some("YDL3511"))
-	w.until("an automatic rollback", 6*time.Second, both)
+	w.until("an automatic rollback", *within+4*time.Second, both)
 	var last rules.Change
 	written := func() bool { // a process rolls back for itself first, and the registry may take seconds to store that
 		history, err := w.book.History(w.t.Context(), service)
@@ -236,7 +236,7 @@ func (w *world) rollsBack() {
 		last = history[0]
 		return last.What == "auto-rollback" && last.Rule == "bad" && last.After.Off
 	}
-	for end := time.Now().Add(10 * time.Second); !written(); <-time.After(50 * time.Millisecond) {
+	for end := time.Now().Add(*within + 8*time.Second); !written(); <-time.After(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			w.t.Fatalf("the history has %+v", last)
 		}
@@ -253,7 +253,7 @@ func Restarts(t *testing.T, r Registry) {
 	w.soon("disable", only("v1"))
 	if r.Restart != nil {
 		r.Restart()
-		w.until("after a restart of the registry", 5*time.Second, only("v1"))
+		w.until("after a restart of the registry", *within+3*time.Second, only("v1"))
 	}
 	w.v2.kill()
 	w.v2, _ = startServer(t, "v2", r.Addr, w.addr)
@@ -270,7 +270,7 @@ func Restarts(t *testing.T, r Registry) {
 		}
 	}
 	w.remove(off)
-	w.until("the end of the rule", 10*time.Second, both) // a client may still wait to dial the server
+	w.until("the end of the rule", *within+8*time.Second, both) // a client may still wait to dial the server
 	t.Logf("the slowest rule acted after %v", w.slowest)
 }
 

@@ -19,7 +19,7 @@ import (
 
 // These are the sizes of a registry whose lists have to be complete.
 var (
-	listed  = flag.Int("governed.services", 2000, "how many services a list has")
+	listed  = flag.Int("governed.services", 1100, "how many services a list has")
 	foreign = flag.Int("governed.foreign", 100_000, "how many keys of other programs are in the registry's database")
 	listIn  = flag.Duration("governed.listed", time.Minute, "how long a list may take, beside the tests of other packages")
 	held    = flag.Int("governed.announced", 150, "how many services Announced announces")

@@ -47,7 +47,7 @@ func TestListsAreComplete(t *testing.T) {
 	must(t, client.ConfigSet(t.Context(), "maxclients", "15000").Err()) // each service has a connection
 	fill(t, client, governed.Foreign())
 	fill(t, client, governed.Records(t))
-	governed.Lists(t, newRegistry(t, s.Addr, nil))
+	governed.Lists(t, newRegistry(t, s.Addr, &redis.Options{Timeout: time.Minute}))
 }
 
 // A list that is cut off by its time says so.
