@@ -49,7 +49,7 @@ func newTill(t *testing.T) *till {
 // price starts an instance of Price, which announces itself in registrars, and returns its address.
 func price(t *testing.T, registrars ...yodel.Registrar) string {
 	t.Helper()
-	s := yodel.NewServer(&yodel.ServerOptions{Diagnostics: true, Logger: silence(), Registrars: registrars, AnnounceEvery: 100 * time.Millisecond})
+	s := yodel.NewServer(&yodel.ServerOptions{Diagnostics: true, Logger: silence(), Registrars: registrars, AnnounceEvery: time.Second})
 	priceQuote.Handle(s, func(_ context.Context, in *string) (*string, error) { return in, nil })
 	return serve(t, s, nil)
 }
