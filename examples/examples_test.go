@@ -57,7 +57,9 @@ func TestExamples(t *testing.T) {
 		t.Run("cluster interrupted", e.testClusterInterrupted)
 		t.Run("cluster killed", e.testClusterKilled)
 	} else {
-		t.Run("cluster", func(t *testing.T) { t.Skip("its etcd is needed, which compiles for minutes: set YODEL_REAL=all, or run make before-end") })
+		t.Run("cluster", func(t *testing.T) {
+			t.Skip("its etcd is needed, which compiles for minutes: set YODEL_REAL=all, or run make before-end")
+		})
 	}
 	t.Run("faults", e.testFaults)
 	t.Run("restart", e.testRestart)
