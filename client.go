@@ -278,7 +278,7 @@ func (c *Client) Go(ctx context.Context, call *Call, done func(error)) {
 		return
 	}
 	if !c.direct {
-		c.goInOwnGoroutine(ctx, c, call, done)
+		c.doElsewhere(ctx, c, call, callback(done))
 		return
 	}
 	o := c.take()
@@ -294,7 +294,7 @@ func (c *Client) then(ctx context.Context, method string, in, out any, done ende
 		return
 	}
 	if !c.direct {
-		c.goInOwnGoroutine(ctx, c, &Call{Method: method, Args: in, Reply: out}, done.Ended)
+		c.doElsewhere(ctx, c, &Call{Method: method, Args: in, Reply: out}, done)
 		return
 	}
 	o := c.take()

@@ -139,16 +139,6 @@ func begin(ctx context.Context, c Caller, call *Call, done func(error)) {
 		client.Go(ctx, call, done)
 		return
 	}
-	go func() {
-		g := guard.New(slog.Default(), interruption)
-		known, err := false, error(nil)
-		defer func() {
-			if value := recover(); !known {
-				err = g.Interrupted(ctx, call.Method, value)
-			}
-			g.Tell(callback(done), err)
-		}()
-		err = c.Do(ctx, call)
-		known = true
-	}()
+	g := guard.New(slog.Default(), interruption)
+	go g.Run(ctx, call.Method, func() error { return c.Do(ctx, call) }, func(err error) { g.Tell(callback(done), err) })
 }

@@ -65,8 +65,8 @@ func (t *turn) Do(ctx context.Context, call *Call) (err error) {
 	return c.conclude(ctx, call, c.handler(ctx, call))
 }
 
-// Ended ends an asynchronous call that Do has made.
-func (t *turn) Ended(err error) { t.Finish(err, gaveUp(t.ctx, err)) }
+// ended ends an asynchronous call that Do has made.
+func (t *turn) ended(err error) { t.Finish(err, gaveUp(t.ctx, err)) }
 
 // goOrdered is Go for an ordered call.
 func (c *Client) goOrdered(ctx context.Context, call *Call, done func(error)) {
@@ -87,11 +87,12 @@ func (c *Client) goOrdered(ctx context.Context, call *Call, done func(error)) {
 		t.done(c.explain(ctx, call, nil, err))
 		return
 	}
+	do := func() error { return t.Do(ctx, call) }
 	if !token {
-		c.doLater(ctx, t, call, t, false)
+		c.guard.Run(ctx, call.Method, do, t.ended)
 		return
 	}
-	go c.doLater(ctx, t, call, t, true)
+	go c.withToken(ctx, call.Method, do, t.ended)
 }
 
 // goAtOnce sends a call on the caller's goroutine if all earlier calls of its key have been sent
@@ -262,10 +263,7 @@ func (t *turn) Land(a *mux.Answer, err error) error {
 }
 
 // Resume implements ordered.Owner.
-func (t *turn) Resume(err error) {
-	t.out.began = t.out.req.Began // for the record of the attempt
-	go t.client.resume(t.out, err, false)
-}
+func (t *turn) Resume(err error) { go t.out.resume(err) }
 
 // Conclude implements ordered.Owner.
 func (t *turn) Conclude(err error) {

@@ -247,8 +247,8 @@ func (q *requester) start(ctx context.Context, o *outgoing, call *Call, done end
 	switch {
 	case err != nil:
 		o.ended(err)
-	case conn == nil:
-		o.startElsewhere()
+	case conn == nil: // it has to wait
+		q.elsewhere(ctx, call.Method, func() error { return o.proceed(nil) }, o.finish)
 	case call.OneWay:
 		o.ended(q.send(ctx, call, conn, ep, nil))
 	default:
@@ -256,15 +256,6 @@ func (q *requester) start(ctx context.Context, o *outgoing, call *Call, done end
 			o.ended(err)
 		}
 	}
-}
-
-// startElsewhere makes the first attempt on another goroutine, because it has to wait.
-func (o *outgoing) startElsewhere() {
-	if o.from.token(o.ctx) {
-		go o.from.resume(o, nil, true)
-		return
-	}
-	o.from.resume(o, nil, false)
 }
 
 // Complete implements mux.Completer.
@@ -296,29 +287,21 @@ func (o *outgoing) ended(err error) {
 		o.finish(nil)
 		return
 	}
-	o.began = o.req.Began
-	go o.from.resume(o, err, false)
+	go o.resume(err)
 }
 
-// resume continues an asynchronous call like a synchronous one, after its first attempt failed or
-// could not be made at once. If token is set, it gives back the token for its goroutine.
-func (q *requester) resume(o *outgoing, failed error, token bool) {
-	known, err := false, error(nil)
-	defer func() {
-		if !known {
-			err = q.guard.Interrupted(o.ctx, o.async.Method, recover())
-		}
-		if token {
-			<-q.async // before the callback, which may begin another call
-		}
-		o.finish(err)
-	}()
+// resume continues an asynchronous call like a synchronous one, after its first attempt failed.
+func (o *outgoing) resume(failed error) {
+	o.began = o.req.Began // for the record of the attempt
+	o.from.guard.Run(o.ctx, o.async.Method, func() error { return o.proceed(failed) }, o.finish)
+}
+
+// proceed makes the attempts that are left after one that failed, or all of them if failed is nil.
+func (o *outgoing) proceed(failed error) error {
 	if o.peer != nil {
-		err = o.peer.after(o.ctx, o.async, failed)
-	} else {
-		err = q.proceed(o.ctx, o.async, failed)
+		return o.peer.after(o.ctx, o.async, failed)
 	}
-	known = true
+	return o.from.proceed(o.ctx, o.async, failed)
 }
 
 // finish ends an asynchronous call.
@@ -378,30 +361,27 @@ func (o *outgoing) deliver(err error) {
 	q.guard.Tell(done, err)
 }
 
-// goInOwnGoroutine makes an asynchronous call as a synchronous one, on another goroutine.
-func (q *requester) goInOwnGoroutine(ctx context.Context, to Caller, call *Call, done func(error)) {
-	if !q.token(ctx) {
-		q.doLater(ctx, to, call, callback(done), false)
-		return
-	}
-	go q.doLater(ctx, to, call, callback(done), true)
+// doElsewhere makes an asynchronous call as a synchronous one, on another goroutine.
+func (q *requester) doElsewhere(ctx context.Context, to Caller, call *Call, done ender) {
+	q.elsewhere(ctx, call.Method, func() error { return to.Do(ctx, call) }, func(err error) { q.guard.Tell(done, err) })
 }
 
-// doLater makes an asynchronous call. If token is set, it gives back the token for its goroutine
-// when the call has ended.
-func (q *requester) doLater(ctx context.Context, to Caller, call *Call, done ender, token bool) {
-	ended, err := false, error(nil)
-	defer func() {
-		if value := recover(); !ended {
-			err = q.guard.Interrupted(ctx, call.Method, value)
-		}
-		if token {
-			<-q.async // before the callback, which may begin another call
-		}
-		q.guard.Tell(done, err)
-	}()
-	err = to.Do(ctx, call)
-	ended = true
+// elsewhere makes an asynchronous call on another goroutine, if token allows it. It calls do, and
+// then end with the call's outcome.
+func (q *requester) elsewhere(ctx context.Context, method string, do func() error, end func(err error)) {
+	if !q.token(ctx) {
+		q.guard.Run(ctx, method, do, end)
+		return
+	}
+	go q.withToken(ctx, method, do, end)
+}
+
+// withToken is elsewhere on a goroutine that has a token.
+func (q *requester) withToken(ctx context.Context, method string, do func() error, end func(err error)) {
+	q.guard.Run(ctx, method, do, func(err error) {
+		<-q.async // before the callback, which may begin another call
+		end(err)
+	})
 }
 
 // token waits until an asynchronous call may start a goroutine. It returns false if the call must

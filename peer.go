@@ -115,7 +115,7 @@ func (p *Peer) Go(ctx context.Context, call *Call, done func(error)) {
 	}
 	q := p.requests
 	if q.peers.wraps {
-		q.goInOwnGoroutine(ctx, p, call, done)
+		q.doElsewhere(ctx, p, call, callback(done))
 		return
 	}
 	o := q.take()

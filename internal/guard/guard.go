@@ -108,6 +108,20 @@ func (g *Guard) Tell(done interface{ Ended(err error) }, err error) {
 	returned = true
 }
 
+// Run calls f, which makes a call of method, and passes its error to done. If f panics or ends the
+// goroutine, done gets the error of Interrupted.
+func (g *Guard) Run(ctx context.Context, method string, f func() error, done func(err error)) {
+	returned, err := false, error(nil)
+	defer func() {
+		if !returned {
+			err = g.Interrupted(ctx, method, recover())
+		}
+		done(err)
+	}()
+	err = f()
+	returned = true
+}
+
 // Interrupted logs that user code interrupted a call by a panic with value, and returns the error
 // of the call. If value is nil, user code ended the goroutine.
 func (g *Guard) Interrupted(ctx context.Context, method string, value any) error {

@@ -30,15 +30,18 @@ func newGuard(level slog.Level) (*guard.Guard, *bytes.Buffer) {
 	return guard.New(slog.New(handler), errors.New), log
 }
 
-// interrupt makes f end like user code on the goroutine of a call.
+// interrupt calls f like user code on the goroutine of a call, which f may end.
 func interrupt(g *guard.Guard, f func()) error {
-	failed := make(chan error)
-	go func() {
-		var err error
-		defer func() { failed <- err }()
-		defer func() { err = g.Interrupted(context.Background(), "Arith.Mul", recover()) }()
+	return run(g, func() error {
 		f()
-	}()
+		return nil
+	})
+}
+
+// run calls f with Guard.Run, on a goroutine that f may end.
+func run(g *guard.Guard, f func() error) error {
+	failed := make(chan error, 1)
+	go g.Run(context.Background(), "Arith.Mul", f, func(err error) { failed <- err })
 	return <-failed
 }
 
@@ -49,7 +52,7 @@ func here(g *guard.Guard, exits bool, f func() error) error {
 	return <-failed
 }
 
-func TestHerePassesOnErrors(t *testing.T) {
+func TestErrorsArePassedOn(t *testing.T) {
 	g, log := newGuard(slog.LevelInfo)
 	want := errors.New("an error")
 	for _, test := range []struct {
@@ -62,6 +65,11 @@ func TestHerePassesOnErrors(t *testing.T) {
 	} {
 		if err := here(g, true, test.f); !errors.Is(err, test.want) {
 			t.Errorf("got %v, want %v", err, test.want)
+		}
+	}
+	for _, want := range []error{nil, want} {
+		if err := run(g, func() error { return want }); !errors.Is(err, want) {
+			t.Errorf("a call: got %v, want %v", err, want)
 		}
 	}
 	if log.String() != "" || g.Panics() != 0 {
