@@ -82,7 +82,7 @@ func startShop(t *testing.T) (folder string) {
 // until waits for a condition, for at most 20 s.
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	end := time.After(20 * time.Second)
+	end := time.After(time.Minute)
 	for !holds() {
 		select {
 		case <-time.After(20 * time.Millisecond):
