@@ -79,7 +79,7 @@ func startShop(t *testing.T) (folder string) {
 	return folder
 }
 
-// until waits for a condition, for at most 20 s.
+// until waits for a condition, for at most a minute.
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	end := time.After(time.Minute)
