@@ -78,7 +78,7 @@ func TestConnectionsThatServedCallsTakeLittleMemory(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector takes most of the memory")
 	}
-	const conns, each = 1500, 3
+	const conns, each = 1000, 3
 	server := start(t)
 	call := func() *yodel.Client {
 		c := yodel.Dial(server.addr)
@@ -97,13 +97,16 @@ func TestConnectionsThatServedCallsTakeLittleMemory(t *testing.T) {
 		}
 		return resident(t, server.cmd.Process.Pid)
 	}
+	for range conns { // the process grows to what it needs for many
+		call()
+	}
 	before := uses()
 	for range conns {
 		call()
 	}
 	took := (uses() - before) / conns
 	t.Logf("a connection that has served %d calls costs %d bytes", each, took)
-	if limit := 5 << 10; took > limit { // 4.0 KiB
+	if limit := 5 << 10; took > limit { // 3.0 to 3.6 KiB
 		t.Errorf("that is more than %d", limit)
 	}
 }
