@@ -471,16 +471,17 @@ func (c *Cell) callInDrain(ctx context.Context) (made, failed int64, err error) 
 // shutDownInCall shuts a server down when it has just begun a call. A control loses that call,
 // which runs until the server cuts it off.
 func (c *Cell) shutDownInCall(ctx context.Context, server int) error {
+	begun, before := &c.by[server], c.by[server].Load()
 	if c.Control {
-		h := &hold{server, make(chan struct{})}
+		h := &hold{server: server, over: make(chan struct{})}
+		begun, before = &h.calls, 0 // when they all wait, no further one begins
 		c.held.Store(h)
 		defer func() {
 			c.held.Store(nil)
 			close(h.over)
 		}()
 	}
-	before := c.by[server].Load()
-	if err := until(ctx, func() bool { return c.by[server].Load() > before }); err != nil {
+	if err := until(ctx, func() bool { return begun.Load() > before }); err != nil {
 		return err
 	}
 	return c.shutDown(ctx, c.servers[server])

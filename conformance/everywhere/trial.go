@@ -113,6 +113,7 @@ type Trial struct {
 // A hold makes the calls of a server wait until over is closed.
 type hold struct {
 	server int
+	calls  atomic.Int64 // how many wait or have waited
 	over   chan struct{}
 }
 
@@ -244,6 +245,7 @@ func (tr *Trial) execute(ctx context.Context, server int, asked int64) (*Told, e
 		tr.observe(ctx)
 	}
 	if h := tr.held.Load(); h != nil && h.server == server {
+		h.calls.Add(1)
 		select {
 		case <-h.over:
 		case <-ctx.Done():
