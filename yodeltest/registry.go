@@ -158,7 +158,7 @@ type registryTrial struct {
 
 // name returns a new name of a service, because the registry may remember the services of earlier
 // rules and tests.
-func (x registryTrial) name() string { return fmt.Sprintf("Yodel.Test%x", rand.Uint64()) }
+func (x registryTrial) name() string { return fmt.Sprintf("Yodel.Test%016x", rand.Uint64()) }
 
 // long returns a ttl that does not end during the test of a rule.
 func (x registryTrial) long() time.Duration { return max(time.Minute, 10*x.TTL) }

@@ -73,8 +73,8 @@ func Child(open Open) {
 
 func runServer(ctx context.Context, r *rules.Rules, version string) error {
 	s := yodel.NewServer(&yodel.ServerOptions{
-		Registrars: []yodel.Registrar{r}, Instance: yodel.Instance{Version: version, Tags: []string{"only-" + version}}, AnnounceEvery: time.Second,
-		Diagnostics: true,
+		Registrars: []yodel.Registrar{r}, Instance: yodel.Instance{Version: version, Tags: []string{"only-" + version}}, Diagnostics: true,
+		AnnounceEvery: 3 * time.Second, // leases outlive a restart of the registry on a busy machine
 	})
 	buy.Handle(s, func(context.Context, *reply) (*reply, error) { return &reply{By: version}, nil })
 	l, err := net.Listen("tcp", os.Getenv(listensOn))
