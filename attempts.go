@@ -12,7 +12,7 @@ import (
 // a call several times, and for pickers. Call.Attempts returns it. An Attempts has no state of its
 // own.
 //
-//   - To send a call again: MayRepeat, NoRepeat and Take.
+//   - To send a call again: NoRepeat and Take.
 //   - To choose endpoints: Avoids, Avoid, AllowUnready and Pin.
 //   - To make attempts at the same time: Forkable, Fork and Join.
 //   - To make a call that may continue after this one has ended: Detach and Join.

@@ -34,7 +34,7 @@ func (l *ledger) times(id int) int {
 func retryOnce(next yodel.Handler) yodel.Handler {
 	return func(ctx context.Context, call *yodel.Call) error {
 		err := next(ctx, call)
-		if err != nil && yodel.CodeOf(err) == yodel.Unavailable && call.Attempts().MayRepeat(err) {
+		if err != nil && yodel.CodeOf(err) == yodel.Unavailable && call.Attempts().NoRepeat(err) == "" {
 			err = next(ctx, call)
 		}
 		return err
@@ -181,7 +181,7 @@ func TestIdempotentCallsMayBeRepeated(t *testing.T) {
 					for {
 						attempts.Add(1)
 						err := next(ctx, call)
-						if err == nil || !call.Attempts().MayRepeat(err) {
+						if err == nil || call.Attempts().NoRepeat(err) != "" {
 							return err
 						}
 						if !yodel.NotProcessed(err) {

@@ -678,7 +678,7 @@ func TestAMethodThatWasUnregisteredIsRefused(t *testing.T) {
 	}
 	var mayRepeat bool
 	c := connect(t, s, &yodel.ClientOptions{Middleware: []yodel.Middleware{hookAfter(func(call *yodel.Call, err error) error {
-		mayRepeat = call.Attempts().MayRepeat(yodel.Errorf(yodel.Unavailable, "lost"))
+		mayRepeat = call.Attempts().NoRepeat(yodel.Errorf(yodel.Unavailable, "lost")) == ""
 		return err
 	})}})
 	gives := func(m yodel.Method[int, int], want int) {

@@ -14,28 +14,12 @@ import (
 // This file contains the methods for middleware that sends a call again, or makes several attempts
 // of it at the same time. Client.resend decides which calls the client itself sends again.
 
-// MayRepeat reports whether a call that failed with err may be sent again. The call may be sent
-// again if it was certainly not executed, if it is idempotent, or if the server that may have
-// executed it remembers its idempotency key. In the last case the client sends the call only to
-// servers that share that memory. If the call may not be sent again, NoRepeat returns the reason.
-func (a *Attempts) MayRepeat(err error) bool { return a.obstacle(err) == "" }
-
 // NoRepeat returns why a call that failed with err must not be sent again, as a text for people. It
-// returns "" if the call may be sent again. If err is nil, NoRepeat returns why no second attempt
-// may begin while the first attempt is in flight.
+// returns "" if the call may be sent again: it was certainly not executed, it is idempotent, or the
+// server that may have executed it remembers its idempotency key. In the last case the client sends
+// the call only to servers that share that memory. If err is nil, NoRepeat returns why no second
+// attempt may begin while the first attempt is in flight.
 func (a *Attempts) NoRepeat(err error) (why string) {
-	if why = a.obstacle(err); why == undeclared {
-		return a.Method + why
-	}
-	return why
-}
-
-// undeclared follows the name of a method. MayRepeat asks for each call, and the name would be
-// joined to it each time.
-const undeclared = " is not declared idempotent, and the call has no idempotency key"
-
-// obstacle is NoRepeat, except that it returns undeclared without the name of the method.
-func (a *Attempts) obstacle(err error) (why string) {
 	c := (*Call)(a)
 	switch unsent := NotProcessed(err); {
 	case c.stream != nil && c.stream.Begun:
@@ -49,7 +33,7 @@ func (a *Attempts) obstacle(err error) (why string) {
 	case unsent:
 		return ""
 	case c.IdempotencyKey == "":
-		return undeclared
+		return "the method is not declared idempotent, and the call has no idempotency key"
 	case c.stream != nil:
 		return "what went over a stream is not remembered for its idempotency key"
 	case c.requester() != nil && c.Client() == nil:

@@ -28,7 +28,7 @@ type grown struct {
 // sizes are the bounds of today's sizes. To raise one, add to grown. When a size has become
 // smaller, lower most and drop grown.
 var sizes = []size{
-	{of: "lines of the root, without tests", most: 11228, count: linesOf(".")},
+	{of: "lines of the root, without tests", most: 11212, count: linesOf(".")},
 	{of: "lines of internal/mux, without tests", most: 7998, count: linesOf("internal/mux")},
 	{of: "Go files in the folder of the root, with tests", most: 138, count: filesOf(".")},
 	{of: "files of the root that reach into Call.out or another field of this name", most: 8, count: filesWith(".", "out")},

@@ -256,7 +256,7 @@ func TestKilledServer(t *testing.T) {
 func again(next yodel.Handler) yodel.Handler {
 	return func(ctx context.Context, call *yodel.Call) error {
 		err := next(ctx, call)
-		if err != nil && call.Attempts().MayRepeat(err) {
+		if err != nil && call.Attempts().NoRepeat(err) == "" {
 			call.Attempts().Avoid(call.Endpoint)
 			err = next(ctx, call)
 		}

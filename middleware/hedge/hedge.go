@@ -104,7 +104,7 @@ type hedger struct {
 }
 
 func (h *hedger) do(ctx context.Context, call *yodel.Call) error {
-	if c := call.Client(); c == nil || !call.Attempts().MayRepeat(nil) || !c.Several() {
+	if c := call.Client(); c == nil || call.Attempts().NoRepeat(nil) != "" || !c.Several() {
 		return h.next(ctx, call)
 	}
 	if h.After > 0 {

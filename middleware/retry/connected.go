@@ -65,7 +65,7 @@ func untilConnected(ctx context.Context, call *yodel.Call, err error, next yodel
 func unconnected(call *yodel.Call, err error) bool {
 	e, ok := errors.AsType[*yodel.Error](err)
 	client := call.Client()
-	if !ok || client == nil || !e.NotProcessed || e.Code != yodel.Unavailable || !call.Attempts().MayRepeat(err) {
+	if !ok || client == nil || !e.NotProcessed || e.Code != yodel.Unavailable || call.Attempts().NoRepeat(err) != "" {
 		return false
 	}
 	// The client also refuses calls for other reasons, such as an open breaker.

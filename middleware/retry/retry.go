@@ -15,7 +15,7 @@
 // other endpoints.
 //
 // A call is sent again only if that is safe: it was certainly not executed, its method is declared
-// idempotent, or its idempotency key is remembered (see yodel.Attempts.MayRepeat). If only one
+// idempotent, or its idempotency key is remembered (see yodel.Attempts.NoRepeat). If only one
 // process remembers the key, all further attempts go to that process. The error and the record of a
 // call say why it was not sent again. A call is also sent again only if another attempt can have
 // another outcome:
@@ -222,7 +222,7 @@ func declined(call *yodel.Call, err error, why string) error {
 		return err
 	}
 	own := *e
-	own.Message, own.Cause = e.Message+"; not sent again: "+why, err
+	own.Message, own.Cause = e.Message+"; "+call.Method+" not sent again: "+why, err
 	return &own
 }
 
@@ -265,7 +265,7 @@ func retryAfter(err error) time.Duration {
 // worthwhile reports whether a call that failed with err may be sent again and can have another
 // outcome then.
 func worthwhile(call *yodel.Call, err error) bool {
-	return transient(err) && call.Attempts().MayRepeat(err)
+	return transient(err) && call.Attempts().NoRepeat(err) == ""
 }
 
 // transient reports whether another attempt can have an outcome other than err.

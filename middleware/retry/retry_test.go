@@ -478,7 +478,7 @@ func TestTheRefusalOfARetryNamesTheMethod(t *testing.T) {
 	place.Handle(shop, func(ctx context.Context, in *struct{}) (*struct{}, error) { return work.Call(ctx, pay, in) })
 	run(t, network, "shop", shop)
 	_, err := place.Call(t.Context(), dial(t, network, []string{"shop"}, retry.Times(3)), &struct{}{})
-	const why = "not sent again: %s is not declared idempotent, and the call has no idempotency key"
+	const why = "%s not sent again: the method is not declared idempotent, and the call has no idempotency key"
 	want := fmt.Sprintf("the till is closed; "+why+"; "+why, work, place)
 	if e, ok := errors.AsType[*yodel.Error](err); !ok || e.Message != want {
 		t.Errorf("got %v, want the message %s", err, want)
