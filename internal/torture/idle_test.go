@@ -6,7 +6,6 @@ package torture_test
 
 import (
 	"context"
-	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -68,45 +67,4 @@ func processorTime(t *testing.T) time.Duration {
 		t.Fatal(err)
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
-// A connection that has served calls keeps little more than one that never got a request.
-func TestConnectionsThatServedCallsTakeLittleMemory(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("reads /proc")
-	}
-	if raceEnabled {
-		t.Skip("the race detector takes most of the memory")
-	}
-	const conns, each = 1000, 3
-	server := start(t)
-	call := func() *yodel.Client {
-		c := yodel.Dial(server.addr)
-		t.Cleanup(func() { c.Close() })
-		for id := range each {
-			if _, err := once.Call(t.Context(), c, &Job{id}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return c
-	}
-	c := call()
-	uses := func() int {
-		if _, err := tidy.Call(t.Context(), c, &Job{0}); err != nil {
-			t.Fatal(err)
-		}
-		return resident(t, server.cmd.Process.Pid)
-	}
-	for range conns { // the process grows to what it needs for many
-		call()
-	}
-	before := uses()
-	for range conns {
-		call()
-	}
-	took := (uses() - before) / conns
-	t.Logf("a connection that has served %d calls costs %d bytes", each, took)
-	if limit := 5 << 10; took > limit { // 3.0 to 3.6 KiB
-		t.Errorf("that is more than %d", limit)
-	}
 }
