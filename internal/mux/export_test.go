@@ -108,6 +108,10 @@ func (c *Conn) Self() (offered, asleep bool) {
 	return c.reading.state.Is(readstate.Offered) || c.reading.state.Is(readstate.Parked), c.reading.self.sleeper != nil
 }
 
+// HasSocket reports whether the connection has direct access to its socket. Only such a connection
+// is read by its callers.
+func (c *Conn) HasSocket() bool { return c.socket.Exists() }
+
 // SelfReadTime is how long the reading is offered at least while no call comes.
 const SelfReadTime = selfReadTime
 

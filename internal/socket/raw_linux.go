@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build !race && !386 && !s390x
+//go:build !race && !386 && !s390x && !indirect
 
 package socket
 

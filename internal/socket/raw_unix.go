@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build unix && (!linux || race || 386 || s390x)
+//go:build unix && !indirect && (!linux || race || 386 || s390x)
 
 package socket
 

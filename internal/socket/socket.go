@@ -6,7 +6,8 @@
 // of the other side.
 //
 // What a system cannot do is in the file for that system. On a system without direct access to
-// sockets, Of finds no socket, and the caller uses Read and Write of its connection.
+// sockets, Of finds no socket, and the caller uses Read and Write of its connection. The build tag
+// indirect makes a system one of these, for tests.
 package socket
 
 import (

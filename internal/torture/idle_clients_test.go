@@ -52,8 +52,8 @@ var kindsOfUse = []kindOfUse{
 
 // TestIdleClients measures what a connection costs the server when it is parked after a few calls
 // of each kind, without garbage: 3.3 to 4.0 KiB. Each further method that a connection has called
-// costs 0.2 KiB, so calls of all kinds leave 4.0 to 4.4 KiB. The first thousand connections do not count,
-// because the process grows with them to what it needs for many.
+// costs 0.2 KiB, so calls of all kinds leave 4.0 to 4.4 KiB. The first thousand connections do not
+// count, because the process grows with them to what it needs for many.
 func TestIdleClients(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("reads /proc")
