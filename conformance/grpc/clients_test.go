@@ -127,6 +127,50 @@ func TestGrpcurl(t *testing.T) {
 	}
 }
 
+// Rust's tonic calls a yodel server: all kinds of methods, compression, metadata, errors,
+// deadlines, cancellation, and many calls at once.
+func TestTonic(t *testing.T) {
+	if os.Getenv("YODEL_REAL") != "all" {
+		t.Skip("tonic is compiled for a minute: set YODEL_REAL=all, or run make before-end")
+	}
+	if _, err := exec.LookPath("cargo"); err != nil {
+		t.Skip("cargo 1.85 is needed, which Debian does not have: https://rustup.rs")
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	target := filepath.Join(cache, "yodel-real", "tonic")
+	run(t, nil, "cargo", "build", "--release", "--locked", "--manifest-path=testdata/tonic/Cargo.toml", "--target-dir="+target)
+	addr, s := serveService(t, nil)
+	passed(t, run(t, nil, filepath.Join(target, "release", "client"), addr), 12, s)
+}
+
+// Curl, nghttp and h2load call a method with JSON over HTTP/2 without an upgrade from HTTP/1.
+func TestClientsOfNghttp2(t *testing.T) {
+	if os.Getenv("YODEL_REAL") == "" {
+		t.Skip("the programs of nghttp2 are needed: set YODEL_REAL=1, or run make peer-test")
+	}
+	addr, _ := serveService(t, nil)
+	body := filepath.Join(t.TempDir(), "body")
+	if err := os.WriteFile(body, []byte(`{"responseSize":3}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	url, kind := "http://"+addr+"/grpc.testing.TestService/UnaryCall", "content-type: application/json"
+	for _, test := range []struct {
+		want string
+		line []string
+	}{
+		{`"body":"AAAA"`, []string{"curl", "--silent", "--show-error", "--http2-prior-knowledge", "--header", kind, "--data", "@" + body, url}},
+		{`"body":"AAAA"`, []string{"nghttp", "--data=" + body, "--header=" + kind, url}},
+		{"5000 succeeded, 0 failed, 0 errored, 0 timeout\nstatus codes: 5000 2xx", []string{"h2load", "-n5000", "-c4", "-m50", "--data=" + body, "--header=" + kind, url}},
+	} {
+		if out := run(t, nil, test.line[0], test.line[1:]...); !strings.Contains(strings.ReplaceAll(out, " ", ""), strings.ReplaceAll(test.want, " ", "")) {
+			t.Errorf("%v: got\n%s, want %q", test.line, out, test.want)
+		}
+	}
+}
+
 // Ghz finds the method by reflection and loads it. All calls succeed.
 func TestGhz(t *testing.T) {
 	tool := realserver.Tool(t, "ghz", "github.com/bojand/ghz/cmd/ghz")
