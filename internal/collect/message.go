@@ -36,7 +36,7 @@ var errDropped = errors.New("it was dropped")
 
 // Memory is where a message gets its memory.
 type Memory struct {
-	Mu      *sync.Mutex // guards taken and filling of the Messages
+	Mu      sync.Locker // guards taken and filling of the Messages
 	Account *memory.Account
 	Spares  *spares.Set
 }
