@@ -70,6 +70,9 @@ var fates = map[string][3]fate{
 	"took":            {cleared, cleared, copied},
 }
 
+// A batch is the type of foreignCall.inline.
+type batch = interface{ More() bool }
+
 // sample returns a value of a type that is not zero.
 func sample(t *testing.T, of reflect.Type) reflect.Value {
 	t.Helper()
@@ -89,6 +92,9 @@ func sample(t *testing.T, of reflect.Type) reflect.Value {
 		return v
 	case reflect.TypeFor[context.Context]():
 		v.Set(reflect.ValueOf(context.Background()))
+		return v
+	case reflect.TypeFor[batch]():
+		v.Set(reflect.ValueOf(struct{ batch }{}))
 		return v
 	}
 	switch of.Kind() {

@@ -53,7 +53,8 @@ type sources struct {
 	race []name          // declared in a file whose build constraint mentions race
 }
 
-// read adds the package in a folder. It leaves out the part that is not for tests.
+// read adds the package in a folder. Of the part that is not for tests, it adds only the files whose
+// build constraint mentions race.
 func (s *sources) read(importPath, dir string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
@@ -73,8 +74,10 @@ func (s *sources) read(importPath, dir string) error {
 		others = append(others, parsed)
 		helps = helps || slices.ContainsFunc(parsed.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"testing"` })
 	}
-	if helps {
-		tests = append(tests, others...)
+	for _, file := range others {
+		if helps || mentionsRace(file) { // tests may ask a constant of the product
+			tests = append(tests, file)
+		}
 	}
 	for _, file := range tests {
 		s.add(importPath, file)
