@@ -53,8 +53,8 @@ type sources struct {
 	race []name          // declared in a file whose build constraint mentions race
 }
 
-// read adds the package in a folder. Of the part that is not for tests, it adds only the files whose
-// build constraint mentions race.
+// read adds the package in a folder. Of the part that is not for tests, it adds only the files
+// whose build constraint mentions race.
 func (s *sources) read(importPath, dir string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
