@@ -61,7 +61,7 @@ func jain(shares []int64) float64 {
 func flood(t *testing.T, clients []*yodel.Client, calls int64) (done []int64, failed int64) {
 	t.Helper()
 	counts := make([]atomic.Int64, len(clients))
-	var served, all, failures atomic.Int64 // served clients
+	var begun, all, failures atomic.Int64 // begun: clients of which a call has ended
 	var wg sync.WaitGroup
 	for i, c := range clients {
 		wg.Go(func() {
@@ -71,11 +71,11 @@ func flood(t *testing.T, clients []*yodel.Client, calls int64) (done []int64, fa
 				open.Add(1)
 				c.Go(t.Context(), &yodel.Call{Method: string(Work), Args: &struct{}{}}, func(err error) {
 					defer open.Done()
-					first.Do(func() { served.Add(1) })
+					first.Do(func() { begun.Add(1) })
 					if err != nil && failures.Add(1) < 10 {
 						t.Errorf("client %d: %v", i, err)
 					}
-					if served.Load() < int64(len(clients)) {
+					if begun.Load() < int64(len(clients)) {
 						return // a client that begins late is not one that gets less
 					}
 					all.Add(1)

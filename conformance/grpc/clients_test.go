@@ -134,7 +134,7 @@ func TestTonic(t *testing.T) {
 		t.Skip("tonic is compiled for a minute: set YODEL_REAL=all, or run make before-end")
 	}
 	if _, err := exec.LookPath("cargo"); err != nil {
-		t.Skip("cargo 1.85 is needed, which Debian does not have: https://rustup.rs")
+		t.Skip("a newer cargo than that of Debian 12 is needed, such as 1.95: https://rustup.rs")
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
