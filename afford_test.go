@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
@@ -23,11 +24,11 @@ func TestAClientCountsItsAttempts(t *testing.T) {
 			must(t, err)
 			start(t, s, l)
 		}
-		updates := make(chan []yodel.Instance)
+		updates := make(chan []discovery.Instance)
 		c := yodel.NewClient(changing(updates), &yodel.ClientOptions{Transport: network})
 		defer c.Close()
 		for i := range 12 {
-			updates <- []yodel.Instance{{Addr: addrs[i%3]}, {Addr: addrs[(i+1)%3]}}
+			updates <- []discovery.Instance{{Addr: addrs[i%3]}, {Addr: addrs[(i+1)%3]}}
 			synctest.Wait()
 			for range 10 {
 				_, err := relay.Call(t.Context(), c, new(int))
@@ -41,9 +42,9 @@ func TestAClientCountsItsAttempts(t *testing.T) {
 }
 
 // A changing resolver names what is sent to it.
-type changing <-chan []yodel.Instance
+type changing <-chan []discovery.Instance
 
-func (r changing) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+func (r changing) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	for {
 		select {
 		case set := <-r:

@@ -22,7 +22,7 @@ type kinds struct {
 	count map[introspect.ConnEventKind]int
 }
 
-func (k *kinds) note(e yodel.ConnEvent) {
+func (k *kinds) note(e introspect.ConnEvent) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.count == nil {

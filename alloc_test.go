@@ -11,6 +11,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gencode"
+	"github.com/yodel-rpc/yodel/codec/raw"
 )
 
 // A call allocates, on both sides together, the server's Call, which is the handler's context as
@@ -46,7 +47,7 @@ func TestAllocationsOfRawCalls(t *testing.T) {
 	Echo.Handle(s, func(_ context.Context, in *[]byte) (*[]byte, error) { return in, nil })
 	in := []byte("a request of some bytes, and the reply too")
 	measureAllocations(t, s, &allocations{
-		codec: yodel.Raw, method: string(Echo), args: &in,
+		codec: raw.Codec, method: string(Echo), args: &in,
 		newReply: func() any { return new([]byte) }, // grows in the first call, and has room in the others
 		correct:  func(reply any) bool { return string(*reply.(*[]byte)) == string(in) },
 		expected: 1.0/8 + // the handler's context, allocated in groups
@@ -69,7 +70,7 @@ func TestAllocationsOfCallsWhoseHandlersAskForThem(t *testing.T) {
 	s.MarkInline(string(Echo))
 	in := []byte("a request of some bytes, and the reply too")
 	measureAllocations(t, s, &allocations{
-		codec: yodel.Raw, method: string(Echo), args: &in,
+		codec: raw.Codec, method: string(Echo), args: &in,
 		newReply: func() any { return new([]byte) },
 		correct:  func(reply any) bool { return string(*reply.(*[]byte)) == string(in) },
 		expected: 1 + // the call with its request and the handler's context, in one object
@@ -79,12 +80,12 @@ func TestAllocationsOfCallsWhoseHandlersAskForThem(t *testing.T) {
 }
 
 func TestAllocationsOfViewedCalls(t *testing.T) {
-	const Echo yodel.Method[yodel.View, yodel.View] = "Alloc.Echo"
+	const Echo yodel.Method[raw.View, raw.View] = "Alloc.Echo"
 	s := newServer(t, nil)
-	Echo.Handle(s, func(_ context.Context, in *yodel.View) (*yodel.View, error) { return in, nil })
+	Echo.Handle(s, func(_ context.Context, in *raw.View) (*raw.View, error) { return in, nil })
 	in := []byte("a request of some bytes, and the reply too")
 	measureAllocations(t, s, &allocations{
-		codec: yodel.Raw, method: string(Echo), args: &in,
+		codec: raw.Codec, method: string(Echo), args: &in,
 		newReply: func() any { return new([]byte) },
 		correct:  func(reply any) bool { return string(*reply.(*[]byte)) == string(in) },
 		expected: 1.0 / 8, // the handler's context, allocated in groups

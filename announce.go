@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/announcer"
 	"github.com/yodel-rpc/yodel/internal/stats"
 	"github.com/yodel-rpc/yodel/introspect"
@@ -23,12 +24,12 @@ import (
 
 // A registrar is a Registrar of a server, with its description.
 type registrar struct {
-	Registrar
+	discovery.Registrar
 	Description
 }
 
 // describe returns the registrars of a server. One without a name is named by its package.
-func describe(all []Registrar) []registrar {
+func describe(all []discovery.Registrar) []registrar {
 	described := make([]registrar, len(all))
 	for i, r := range all {
 		described[i] = registrar{r, Description{}.Over(r)}
@@ -46,7 +47,7 @@ func (s *Server) setUpAnnouncing(registrars []registrar) {
 		if r.Rules != nil {
 			s.rules = append(s.rules, r.Rules)
 		}
-		a.In = append(a.In, announcer.In[Instance]{Registry: r.Registrar, Name: r.Name, Settings: r.settings(s)})
+		a.In = append(a.In, announcer.In[discovery.Instance]{Registry: r.Registrar, Name: r.Name, Settings: r.settings(s)})
 	}
 	a.Services = func() []string { return slices.DeleteFunc(s.Services(), introspect.Infrastructure) }
 	a.Load = func() (calls uint64, inflight int) {
@@ -58,10 +59,10 @@ func (s *Server) setUpAnnouncing(registrars []registrar) {
 		})
 		return calls, max(inflight, 0)
 	}
-	a.Addr = func(in *Instance) *string { return &in.Addr }
-	a.Complete = func(in *Instance, rate float64, inflight int) {
+	a.Addr = func(in *discovery.Instance) *string { return &in.Addr }
+	a.Complete = func(in *discovery.Instance, rate float64, inflight int) {
 		if s.ready.Err() != nil {
-			in.State = inactive
+			in.State = discovery.Inactive
 		}
 		in.Started = s.started.UTC().Truncate(time.Millisecond)
 		in.Incarnation, in.CallRate, in.Inflight = hex.EncodeToString(s.config.Incarnation), rate, inflight
@@ -85,7 +86,7 @@ func (r *registrar) settings(s *Server) func(service string) announcer.Watch {
 			return nil
 		}
 		return func(ctx context.Context, update func([]announcer.Setting)) error {
-			return settings.Watch(introspect.WithNote(ctx, s.Note), func(all []Instance) {
+			return settings.Watch(introspect.WithNote(ctx, s.Note), func(all []discovery.Instance) {
 				list := make([]announcer.Setting, len(all))
 				for i := range all {
 					list[i] = announcer.Setting{Addr: all[i].Addr, State: all[i].State, Weight: all[i].Weight, Problem: all[i].Metadata["problem"]}
@@ -118,8 +119,8 @@ func (s *Server) Services() []string { return s.methods.Services() }
 // or its state. The change is announced at once. UpdateInstance may be called concurrently: changes
 // run one after the other, each on a copy of the current record, so no change is lost. Change may
 // call methods of the server except UpdateInstance, which would wait for itself.
-func (s *Server) UpdateInstance(change func(*Instance)) {
-	s.announced.Update(func(in *Instance) {
+func (s *Server) UpdateInstance(change func(*discovery.Instance)) {
+	s.announced.Update(func(in *discovery.Instance) {
 		in.Tags, in.Metadata = slices.Clone(in.Tags), maps.Clone(in.Metadata) // announcers may be reading the old ones
 		change(in)
 	})

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -25,7 +26,7 @@ import (
 type book struct {
 	mu    sync.Mutex
 	lines []string
-	last  yodel.Instance
+	last  discovery.Instance
 	err   error // of every call
 	hook  func(what string)
 }
@@ -41,7 +42,7 @@ func (b *book) write(format string, args ...any) error {
 	return b.err
 }
 
-func (b *book) Announce(_ context.Context, service string, in yodel.Instance, ttl time.Duration) error {
+func (b *book) Announce(_ context.Context, service string, in discovery.Instance, ttl time.Duration) error {
 	b.mu.Lock()
 	b.last = in
 	b.mu.Unlock()
@@ -58,7 +59,7 @@ func (b *book) fail(err error) {
 	b.err = err
 }
 
-func (b *book) record() yodel.Instance {
+func (b *book) record() discovery.Instance {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.last
@@ -93,7 +94,7 @@ func announced(t *testing.T, network *mem.Network, b *book, o yodel.ServerOption
 		t.Fatal(err)
 	}
 	if o.Registrars == nil {
-		o.Registrars = []yodel.Registrar{b}
+		o.Registrars = []discovery.Registrar{b}
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -121,13 +122,13 @@ func TestAServerIsAnnouncedWhileItServes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, network := &book{}, mem.New()
 		b.hook = func(what string) { // before and after everything that the registry knows of it, the server serves
-			c := yodel.NewClient(yodel.Static("server"), &yodel.ClientOptions{Transport: network})
+			c := yodel.NewClient(discovery.Static("server"), &yodel.ClientOptions{Transport: network})
 			defer c.Close()
 			if err := c.Call(context.Background(), "A.Double", yodel.Values{1}, nil); err != nil {
 				t.Errorf("while the registry is told %q: %v", what, err)
 			}
 		}
-		_, stop := announced(t, network, b, yodel.ServerOptions{Instance: yodel.Instance{Weight: 3, Zone: "east"}})
+		_, stop := announced(t, network, b, yodel.ServerOptions{Instance: discovery.Instance{Weight: 3, Zone: "east"}})
 		b.is(t, "+A server for 30s", "+Plain server for 30s")
 		if in := b.record(); in.Weight != 3 || in.Zone != "east" || in.Started.IsZero() {
 			t.Errorf("announced as %+v", in)
@@ -143,7 +144,7 @@ func TestAServerIsAnnouncedWhileItServes(t *testing.T) {
 func TestTheAddressOfAnInstanceIsAnnounced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{}
-		_, stop := announced(t, mem.New(), b, yodel.ServerOptions{Instance: yodel.Instance{Addr: "gateway:8972"}})
+		_, stop := announced(t, mem.New(), b, yodel.ServerOptions{Instance: discovery.Instance{Addr: "gateway:8972"}})
 		b.is(t, "+A gateway:8972 for 30s", "+Plain gateway:8972 for 30s")
 		stop()
 		b.is(t, "-A gateway:8972", "-Plain gateway:8972")
@@ -159,7 +160,7 @@ func TestProtocolsOfAServerAreAnnounced(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := &book{}
 			_, stop := announced(t, mem.New(), b, yodel.ServerOptions{
-				Protocols: []yodel.Protocol{lines{codec: yodel.JSON}}, Instance: yodel.Instance{Protocols: test.set},
+				Protocols: []yodel.Protocol{lines{codec: yodel.JSON}}, Instance: discovery.Instance{Protocols: test.set},
 			})
 			defer stop()
 			b.since()
@@ -176,14 +177,14 @@ func TestNewsOfAServerIsAnnouncedAtOnce(t *testing.T) {
 		s, stop := announced(t, mem.New(), b, yodel.ServerOptions{AnnounceEvery: time.Minute})
 		defer stop()
 		b.is(t, "+A server for 3m0s", "+Plain server for 3m0s")
-		s.UpdateInstance(func(in *yodel.Instance) { in.State, in.Weight = "inactive", 7 })
+		s.UpdateInstance(func(in *discovery.Instance) { in.State, in.Weight = "inactive", 7 })
 		b.is(t, "+A server for 3m0s", "+Plain server for 3m0s")
 		if in := b.record(); in.State != "inactive" || in.Weight != 7 {
 			t.Errorf("announced as %+v", in)
 		}
-		s.UpdateInstance(func(in *yodel.Instance) { in.Addr = "outside" }) // nobody reaches it at the old address
+		s.UpdateInstance(func(in *discovery.Instance) { in.Addr = "outside" }) // nobody reaches it at the old address
 		b.is(t, "+A outside for 3m0s", "+Plain outside for 3m0s", "-A server", "-Plain server")
-		s.UpdateInstance(func(in *yodel.Instance) { in.Addr = "" })
+		s.UpdateInstance(func(in *discovery.Instance) { in.Addr = "" })
 		b.is(t, "+A server for 3m0s", "+Plain server for 3m0s", "-A outside", "-Plain outside")
 		if err := s.Handle("B.Triple", func(n int) int { return 3 * n }); err != nil {
 			t.Fatal(err)
@@ -244,7 +245,7 @@ func TestAnAnnouncementThatFailsIsMadeAgain(t *testing.T) {
 // A picky registry refuses one service.
 type picky struct{ *book }
 
-func (p picky) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
+func (p picky) Announce(ctx context.Context, service string, in discovery.Instance, ttl time.Duration) error {
 	err := p.book.Announce(ctx, service, in, ttl)
 	if service == "A" {
 		err = errors.New("no permission")
@@ -257,7 +258,7 @@ func TestAServiceThatIsRefusedDoesNotHideTheOthers(t *testing.T) {
 		var log bytes.Buffer
 		b := &book{}
 		s, stop := announced(t, mem.New(), b, yodel.ServerOptions{
-			Registrars: []yodel.Registrar{picky{b}}, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})),
+			Registrars: []discovery.Registrar{picky{b}}, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		})
 		b.is(t, "+A server for 30s", "+Plain server for 30s")
 		const while = 10 * time.Minute
@@ -266,7 +267,7 @@ func TestAServiceThatIsRefusedDoesNotHideTheOthers(t *testing.T) {
 		if n := len(b.since()) / 2; n < int(while/(10*time.Second)) || n > int(while/(5*time.Second)) {
 			t.Errorf("%d times in %v", n, while)
 		}
-		s.UpdateInstance(func(in *yodel.Instance) { in.Weight = 7 })
+		s.UpdateInstance(func(in *discovery.Instance) { in.Weight = 7 })
 		b.is(t, "+A server for 30s", "+Plain server for 30s") // news does not wait
 		stop()
 		b.is(t, "-A server", "-Plain server")
@@ -279,7 +280,7 @@ func TestAServiceThatIsRefusedDoesNotHideTheOthers(t *testing.T) {
 // A late registry does what it was asked some time later, whether or not it is still waited for.
 type late struct{ *book }
 
-func (l late) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
+func (l late) Announce(ctx context.Context, service string, in discovery.Instance, ttl time.Duration) error {
 	done := make(chan error, 1)
 	go func() {
 		time.Sleep(finishTime / 2)
@@ -299,10 +300,10 @@ const finishTime = time.Second
 func TestAWithdrawalIsNotOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{}
-		s, stop := announced(t, mem.New(), b, yodel.ServerOptions{Registrars: []yodel.Registrar{late{b}}})
+		s, stop := announced(t, mem.New(), b, yodel.ServerOptions{Registrars: []discovery.Registrar{late{b}}})
 		time.Sleep(2 * finishTime)
 		b.is(t, "+A server for 30s", "+Plain server for 30s")
-		s.UpdateInstance(func(in *yodel.Instance) { in.State = "inactive" })
+		s.UpdateInstance(func(in *discovery.Instance) { in.State = "inactive" })
 		synctest.Wait()
 		stop()
 		time.Sleep(2 * finishTime)
@@ -321,7 +322,7 @@ func (e elsewhere) Serves(addr net.Addr) bool { return addr.String() == string(e
 func TestAnAddressThatWasHandedOverIsNotWithdrawn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network, b := mem.New(), &book{}
-		s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{b}, Logger: slog.New(slog.DiscardHandler)})
+		s := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{b}, Logger: slog.New(slog.DiscardHandler)})
 		if err := s.Handle("A.Double", func(n int) int { return 2 * n }); err != nil {
 			t.Fatal(err)
 		}
@@ -378,7 +379,7 @@ func TestTheLoadOfAServerIsAnnounced(t *testing.T) {
 		if err := s.Handle("A.Wait", func() { <-release }); err != nil {
 			t.Fatal(err)
 		}
-		c := yodel.NewClient(yodel.Static("server"), &yodel.ClientOptions{Transport: network})
+		c := yodel.NewClient(discovery.Static("server"), &yodel.ClientOptions{Transport: network})
 		defer c.Close()
 		for range 300 {
 			if err := c.Call(t.Context(), "A.Double", yodel.Values{1}, nil); err != nil {
@@ -434,7 +435,7 @@ func TestServices(t *testing.T) {
 // A server whose Instance has an address that clients cannot dial does not begin to serve.
 func TestAnAddressThatClientsCannotDialIsRefused(t *testing.T) {
 	for _, addr := range []string{":8972", "0.0.0.0:8972", "10.0.0.7", "tcp://10.0.0.7:8972"} {
-		s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{new(book)}, Instance: yodel.Instance{Addr: addr}})
+		s := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{new(book)}, Instance: discovery.Instance{Addr: addr}})
 		err := s.ListenAndServe(t.Context(), "127.0.0.1:0")
 		if err == nil || !strings.Contains(err.Error(), "clients cannot dial Instance.Addr \""+addr+"\": ") {
 			t.Errorf("%q: %v", addr, err)

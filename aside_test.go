@@ -11,16 +11,17 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/flate"
 )
 
 // A server's middleware sees the request as it came, and can answer it without the method.
 func TestMiddlewareOfAServerAnswers(t *testing.T) {
-	for _, compressor := range []yodel.Compressor{nil, flate.Compressor} {
+	for _, compressor := range []compress.Compressor{nil, flate.Compressor} {
 		var request yodel.Encoded
 		answer := &yodel.Encoded{Body: []byte(`"from middleware"`)}
 		s := newServer(t, &yodel.ServerOptions{
-			Compressors: []yodel.Compressor{flate.Compressor},
+			Compressors: []compress.Compressor{flate.Compressor},
 			Middleware: []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
 				return func(ctx context.Context, call *yodel.Call) error {
 					if err := call.Request(&request); err != nil {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -62,7 +63,7 @@ func TestEachReasonOfSeveralAttemptsIsToldOnce(t *testing.T) {
 				}
 			}
 			addrs := strings.Split("a b c d e", " ")[:len(test.reasons)]
-			c := yodel.NewClient(yodel.Static(addrs...), &yodel.ClientOptions{
+			c := yodel.NewClient(discovery.Static(addrs...), &yodel.ClientOptions{
 				Transport: mem.New(), Balancer: inOrder, EndpointMiddleware: []yodel.EndpointMiddleware{failing},
 				Middleware: []yodel.Middleware{retry.With(&retry.Options{Times: test.retries, Backoff: 1})},
 			})

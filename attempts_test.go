@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -25,7 +26,7 @@ func TestTheCodeOfTheLastAttemptCounts(t *testing.T) {
 		}),
 	}}, nil)
 	for range 4 { // at least one of them begins with the endpoint that cannot be reached
-		c := yodel.NewClient(yodel.Static("nobody", "server"), &yodel.ClientOptions{Transport: h.network})
+		c := yodel.NewClient(discovery.Static("nobody", "server"), &yodel.ClientOptions{Transport: h.network})
 		for range 2 {
 			if _, err := inspect.Ping.Call(t.Context(), c, &inspect.Empty{}); !errors.Is(err, yodel.PermissionDenied) {
 				t.Errorf("got %v, want permission_denied", err)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/timeout"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -31,18 +32,18 @@ func TestTheErrorOfADeadlineSaysWhatWasAwaited(t *testing.T) {
 	blocked := serve(t, block.Server)
 	t.Cleanup(func() { close(block.release) })
 	logger := slog.New(slog.DiscardHandler)
-	static := func(addr string) func() yodel.Resolver {
-		return func() yodel.Resolver { return yodel.Static(addr) }
+	static := func(addr string) func() discovery.Resolver {
+		return func() discovery.Resolver { return discovery.Static(addr) }
 	}
 	for name, test := range map[string]struct {
-		resolver func() yodel.Resolver
+		resolver func() discovery.Resolver
 		ready    func(t *testing.T, c *yodel.Client) // nil if nothing is to be done before the call
 		want     string
 		next     string
 	}{
 		"a registry that is down": {
-			func() yodel.Resolver {
-				return resolverFunc(func(context.Context, func([]yodel.Instance)) error { return errors.New("connection refused") })
+			func() discovery.Resolver {
+				return resolverFunc(func(context.Context, func([]discovery.Instance)) error { return errors.New("connection refused") })
 			}, nil,
 			"Arith.Mul: the deadline passed after TIME of waiting for the resolver, which has named no instances yet; it failed: connection refused",
 			"check the registry",
@@ -156,7 +157,7 @@ func TestABriefWaitForAConnectionAsksForMoreTime(t *testing.T) {
 				nc, _ := l.Accept() // the test closes both
 				accepted <- nc
 			}()
-			c := yodel.NewClient(yodel.Static("silent"), &yodel.ClientOptions{Transport: network, Logger: slog.New(slog.DiscardHandler), Timeout: limit})
+			c := yodel.NewClient(discovery.Static("silent"), &yodel.ClientOptions{Transport: network, Logger: slog.New(slog.DiscardHandler), Timeout: limit})
 			_, err = Mul.Call(t.Context(), c, &Args{1, 2})
 			e := wantError(t, err, yodel.DeadlineExceeded, "YDL1005")
 			if long := fmt.Sprintf("%+v", e); !strings.Contains(long, want) {

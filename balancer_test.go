@@ -13,13 +13,14 @@ import (
 	"testing/synctest"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
 func TestRoundRobinKeepsTheContract(t *testing.T) { yodeltest.TestBalancer(t, yodel.RoundRobin) }
 
 func TestStaticKeepsTheContract(t *testing.T) {
-	yodeltest.TestResolver(t, yodel.Static("127.0.0.1:1", "127.0.0.1:2"), nil, nil)
+	yodeltest.TestResolver(t, discovery.Static("127.0.0.1:1", "127.0.0.1:2"), nil, nil)
 }
 
 // endpoints returns n endpoints that no call reaches. All are ready, because nobody tries to

@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 
 	"github.com/yodel-rpc/yodel/internal/jsoncodec"
-	"github.com/yodel-rpc/yodel/internal/rawcodec"
 )
 
 // JSON encodes messages with encoding/json. It is the default codec.
@@ -21,19 +20,8 @@ import (
 // as the codecs of this repository do.
 var JSON Codec = jsoncodec.New()
 
-// Raw is the codec for messages that are bytes already: []byte, View, or pointers to either.
-// Decoding copies into the capacity of the target. If that is too small for a large body, the
-// target takes over the received buffer without a copy. Bytes that a handler returns are sent
-// without a copy and must not be changed afterwards. Small messages of a stream that arrived
-// together share an allocation of 2 KiB, which remains in memory while any of them is in use.
-var Raw Codec = rawcodec.Codec[View]{}
-
 // TCP is the default transport of clients and servers. Addresses are host:port.
 var TCP Transport = tcp{}
-
-// Static returns a resolver for a fixed list of addresses. An address may begin with the name of
-// the protocol that its server speaks, as in "netrpc://10.0.0.7:1234": see Instance.Protocols.
-func Static(addrs ...string) Resolver { return static(addrs) }
 
 // RoundRobin is a Balancer that picks the endpoints in turn. It is the default.
 func RoundRobin(endpoints []*Endpoint, last Picker) Picker {
@@ -85,26 +73,6 @@ func checkAddr(addr string) error {
 		return nil
 	}
 	return refusal("YDL4003", "%q is no address: %s; want host:port, for example 127.0.0.1:8972", addr, why)
-}
-
-type static []string
-
-func (s static) Watch(ctx context.Context, update func([]Instance)) error {
-	update(s.instances())
-	<-ctx.Done()
-	return nil
-}
-
-func (s static) instances() []Instance {
-	instances := make([]Instance, len(s))
-	for i, addr := range s {
-		instances[i].Addr = addr
-		// the transport explains what is wrong with tcp://
-		if protocol, rest, ok := strings.Cut(addr, "://"); ok && protocol != "tcp" {
-			instances[i].Addr, instances[i].Protocols = rest, []string{protocol}
-		}
-	}
-	return instances
 }
 
 type roundRobin struct {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/internal/budget"
 	"github.com/yodel-rpc/yodel/internal/foreign"
 	"github.com/yodel-rpc/yodel/internal/keyscope"
@@ -70,7 +71,7 @@ type Call struct {
 	Codec Codec
 
 	// Compressor compresses the request and the reply. Nil means the client's compressor.
-	Compressor Compressor
+	Compressor compress.Compressor
 
 	// Key is the key for consistent hashing and for ordered calls.
 	Key string
@@ -340,7 +341,7 @@ func (c *Call) Encoding() Codec {
 
 // Compressing returns the compressor of the call's messages: the call's own compressor, or
 // otherwise the compressor of the client of the call. It returns nil if there is none of these.
-func (c *Call) Compressing() Compressor {
+func (c *Call) Compressing() compress.Compressor {
 	if q := c.requester(); c.Compressor == nil && q != nil {
 		return q.compressor
 	}

@@ -17,6 +17,8 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
+	"github.com/yodel-rpc/yodel/codec/raw"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/flate"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 )
@@ -218,7 +220,7 @@ func TestRawBytesPassUnchanged(t *testing.T) {
 	s := newServer(t, nil)
 	handle(t, s, "Echo", func(_ context.Context, b *[]byte) (*[]byte, error) { return b, nil })
 	for _, checksum := range []bool{false, true} {
-		c := connect(t, s, &yodel.ClientOptions{Codec: yodel.Raw, Checksum: checksum})
+		c := connect(t, s, &yodel.ClientOptions{Codec: raw.Codec, Checksum: checksum})
 		for _, size := range sizes {
 			sent, got := randomBytes(size), []byte("to be replaced")
 			if err := c.Call(t.Context(), "Echo", &sent, &got); err != nil || !bytes.Equal(sent, got) {
@@ -307,7 +309,7 @@ func TestMetadataAndTrailersPassAlsoWithErrors(t *testing.T) {
 
 func TestEachCallMayHaveItsOwnCodecAndCompressor(t *testing.T) {
 	s := newServer(t, &yodel.ServerOptions{
-		Codecs: []yodel.Codec{gob.Codec}, Compressors: []yodel.Compressor{flate.Compressor, gzip.Compressor},
+		Codecs: []yodel.Codec{gob.Codec}, Compressors: []compress.Compressor{flate.Compressor, gzip.Compressor},
 	})
 	used := make(chan string, 1)
 	const Echo yodel.Method[string, string] = "Echo"
@@ -377,10 +379,10 @@ func (c *countedConn) Write(b []byte) (int, error) {
 }
 
 func TestSmallMessagesAreNotCompressed(t *testing.T) {
-	s := newServer(t, &yodel.ServerOptions{Compressors: []yodel.Compressor{flate.Compressor}})
+	s := newServer(t, &yodel.ServerOptions{Compressors: []compress.Compressor{flate.Compressor}})
 	handle(t, s, "Echo", func(_ context.Context, b *[]byte) (*[]byte, error) { return b, nil })
 	var in, out atomic.Int64
-	c := connect(t, s, &yodel.ClientOptions{Codec: yodel.Raw, Compressor: flate.Compressor, Transport: counted(&in, &out)})
+	c := connect(t, s, &yodel.ClientOptions{Codec: raw.Codec, Compressor: flate.Compressor, Transport: counted(&in, &out)})
 	for _, size := range []int{1000, 1100} { // below and above the default of 1024
 		b := make([]byte, size)
 		must(t, c.Call(t.Context(), "Echo", b, &b)) // the first call names the method too

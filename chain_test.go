@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/accesslog"
 	"github.com/yodel-rpc/yodel/middleware/auth"
 	"github.com/yodel-rpc/yodel/middleware/recovery"
@@ -76,7 +78,7 @@ func TestAllocationsOfTheChain(t *testing.T) {
 		t.Run(p.name, func(t *testing.T) {
 			s := newServer(t, &p.server)
 			Echo.Handle(s, func(_ context.Context, in *[]byte) (*[]byte, error) { return in, nil })
-			p.client.Codec = yodel.Raw
+			p.client.Codec = raw.Codec
 			a := allocations{
 				method: string(Echo), args: &in,
 				newReply: func() any { return new([]byte) },
@@ -128,7 +130,7 @@ func TestTook(t *testing.T) {
 				return got, err
 			},
 		} {
-			c := yodel.NewClient(yodel.Static("server"), &yodel.ClientOptions{Transport: network, Observers: observers(1)})
+			c := yodel.NewClient(discovery.Static("server"), &yodel.ClientOptions{Transport: network, Observers: observers(1)})
 			if got, err := call(c); err != nil || *got != 2 {
 				t.Errorf("%s: the handler saw %v, %v", name, got, err)
 			}
@@ -145,7 +147,7 @@ func TestTook(t *testing.T) {
 			}
 		}
 		call := yodel.Call{Method: string(Wait), Args: new(int), Reply: new(int)}
-		c := yodel.NewClient(yodel.Static("server"), &yodel.ClientOptions{Transport: network})
+		c := yodel.NewClient(discovery.Static("server"), &yodel.ClientOptions{Transport: network})
 		defer c.Close()
 		if err := c.Do(t.Context(), &call); err != nil || call.Took() != 0 {
 			t.Errorf("without observers a call took %v, %v", call.Took(), err)
@@ -185,7 +187,7 @@ func TestNow(t *testing.T) {
 		}
 		for name, observers := range map[string][]yodel.Observer{"watched": {{}}, "not watched": nil} {
 			made = nil
-			c := yodel.NewClient(yodel.Static("server"), &yodel.ClientOptions{
+			c := yodel.NewClient(discovery.Static("server"), &yodel.ClientOptions{
 				Transport: network, Observers: observers, Middleware: []yodel.Middleware{noting, twice, timeout.After(3 * time.Second)},
 			})
 			began := time.Now()
@@ -266,7 +268,7 @@ func BenchmarkChain(b *testing.B) {
 		b.Run(p.name, func(b *testing.B) {
 			s := newServer(b, &p.server)
 			Echo.Handle(s, func(_ context.Context, in *[]byte) (*[]byte, error) { return in, nil })
-			p.client.Codec = yodel.Raw
+			p.client.Codec = raw.Codec
 			c := connect(b, s, &p.client)
 			ctx, in := context.Background(), make([]byte, 128) // nobody waits for the end of a context
 			b.ReportAllocs()
@@ -302,8 +304,8 @@ func BenchmarkStacks(b *testing.B) {
 	list := parts()
 	for _, p := range []part{{name: "none"}, list[len(list)-1]} {
 		b.Run(p.name, func(b *testing.B) {
-			p.server.Codecs = []yodel.Codec{greedy{yodel.Raw}}
-			p.client.Codec = greedy{yodel.Raw}
+			p.server.Codecs = []yodel.Codec{greedy{raw.Codec}}
+			p.client.Codec = greedy{raw.Codec}
 			s := newServer(b, &p.server)
 			Echo.Handle(s, func(_ context.Context, in *[]byte) (*[]byte, error) { return in, nil })
 			c := connect(b, s, &p.client)

@@ -9,10 +9,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/internal/diagnose"
 	"github.com/yodel-rpc/yodel/internal/guard"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/ordered"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // ClientOptions configures a Client. The zero value works.
@@ -21,7 +23,7 @@ type ClientOptions struct {
 	Codec Codec
 	// Compressor compresses the requests and replies of calls without a compressor of their own.
 	// Default none.
-	Compressor Compressor
+	Compressor compress.Compressor
 	// CompressAbove is the size from which messages are compressed, in bytes. Default 1024.
 	CompressAbove int
 	// Wires let the client call servers that speak other protocols: see Instance.Protocols. Default
@@ -96,7 +98,7 @@ type ClientOptions struct {
 	Limits Limits
 	// OnConn is called with each connection event. It must return soon, and may close the client.
 	// Default none.
-	OnConn func(ConnEvent)
+	OnConn func(introspect.ConnEvent)
 	// Logger gets messages about problems that do not make a call fail. Default slog.Default().
 	Logger *slog.Logger
 }

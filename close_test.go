@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
@@ -111,9 +112,9 @@ func TestCloseEndsCallsThatWaitForAnything(t *testing.T) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	})
-	endless := resolverFunc(func(ctx context.Context, _ func([]yodel.Instance)) error { <-ctx.Done(); return nil })
+	endless := resolverFunc(func(ctx context.Context, _ func([]discovery.Instance)) error { <-ctx.Done(); return nil })
 	for name, c := range map[string]*yodel.Client{
-		"a connection": yodel.NewClient(yodel.Static("nowhere:1"), &yodel.ClientOptions{Transport: silent, DialTimeout: time.Hour}),
+		"a connection": yodel.NewClient(discovery.Static("nowhere:1"), &yodel.ClientOptions{Transport: silent, DialTimeout: time.Hour}),
 		"instances":    yodel.NewClient(endless, &yodel.ClientOptions{DialTimeout: time.Hour}),
 	} {
 		outcome := make(chan error)
@@ -147,7 +148,7 @@ func TestCloseEndsCallsOnEndpointsThatHaveGone(t *testing.T) {
 	outcome := make(chan error)
 	go func() { outcome <- c.Call(context.Background(), "Wait", &Empty{}, nil) }()
 	receive(t, begun, "the handler runs")
-	r.setInstances([]yodel.Instance{{Addr: addr, State: "inactive"}})
+	r.setInstances([]discovery.Instance{{Addr: addr, State: "inactive"}})
 	until(t, "the endpoint is gone", func() bool { return len(c.Endpoints()) == 0 })
 	c.Close()
 	wantError(t, receive(t, outcome, "the call ends with Close"), yodel.Canceled, "YDL1007")

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/endpoints"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/reason"
@@ -22,8 +23,8 @@ import (
 type cluster struct {
 	client *Client
 	set    atomic.Pointer[endpointSet] // nil until the first set is built
-	// learner is the set's picker if the picker is a Learner, and nil otherwise.
-	learner atomic.Pointer[Learner]
+	// learner is the set's picker if the picker is a learner, and nil otherwise.
+	learner atomic.Pointer[learner]
 
 	list    endpoints.List[*Endpoint, *dialledConn]
 	source  source.Source
@@ -57,11 +58,11 @@ func (cl *cluster) endpoints() []*Endpoint {
 }
 
 // follow watches the resolver until ctx ends.
-func (cl *cluster) follow(ctx context.Context, r Resolver) {
+func (cl *cluster) follow(ctx context.Context, r discovery.Resolver) {
 	ctx = introspect.WithNote(ctx, cl.client.Note)
 	cl.list.Follow(ctx, func() error {
 		return cl.client.guard.Apart("the resolver's Watch", nil, func() error {
-			return r.Watch(ctx, func(instances []Instance) { cl.heardOf(ctx, instances) })
+			return r.Watch(ctx, func(instances []discovery.Instance) { cl.heardOf(ctx, instances) })
 		})
 	}, func(err error) {
 		what := "yodel: the resolver failed, and is asked again; it has named no instances yet"
@@ -73,7 +74,7 @@ func (cl *cluster) follow(ctx context.Context, r Resolver) {
 }
 
 // heardOf handles a set of instances from the resolver.
-func (cl *cluster) heardOf(ctx context.Context, instances []Instance) {
+func (cl *cluster) heardOf(ctx context.Context, instances []discovery.Instance) {
 	if len(instances) == 0 && cl.set.Load() == nil {
 		cl.source.ListFirst(ctx)
 	}
@@ -86,11 +87,11 @@ func (cl *cluster) heardOf(ctx context.Context, instances []Instance) {
 
 // update applies a set of instances from the resolver. Endpoints that are still in the set keep
 // their connections and state.
-func (cl *cluster) update(instances []Instance) {
+func (cl *cluster) update(instances []discovery.Instance) {
 	c, r := cl.client, cl.read(instances)
 	keep := func(i int, ep *Endpoint) bool {
 		in := r.found[i]
-		if in.State != inactive && ep.protocol != r.wires[i].name {
+		if in.State != discovery.Inactive && ep.protocol != r.wires[i].name {
 			return false
 		}
 		ep.instance.Store(&in) // of an inactive instance, so that the event that it leaves says why
@@ -109,14 +110,14 @@ func (cl *cluster) update(instances []Instance) {
 // A resolved is a set of instances from the resolver, with each address once.
 type resolved struct {
 	named   []endpoints.Named
-	found   []Instance
+	found   []discovery.Instance
 	wires   []namedWire // of active instances
 	leftOut source.LeftOut
 }
 
 // read puts a set of instances in this form. Of several records of an address, the first active one
 // counts.
-func (cl *cluster) read(instances []Instance) (r resolved) {
+func (cl *cluster) read(instances []discovery.Instance) (r resolved) {
 	at := make(map[string]int, len(instances))
 	active := 0
 	for _, in := range instances {
@@ -129,7 +130,7 @@ func (cl *cluster) read(instances []Instance) (r resolved) {
 			at[in.Addr] = i
 			r.named, r.found, r.wires = append(r.named, endpoints.Named{Addr: in.Addr}), append(r.found, in), append(r.wires, namedWire{})
 		}
-		if in.State == inactive {
+		if in.State == discovery.Inactive {
 			continue
 		}
 		w, spoken := cl.client.wireFor(in.Protocols)
@@ -168,7 +169,7 @@ func (cl *cluster) build(all, given []*Endpoint) (publish func()) {
 
 // publish makes set the current one.
 func (cl *cluster) publish(set *endpointSet) {
-	if l, ok := set.picker.(Learner); ok {
+	if l, ok := set.picker.(learner); ok {
 		cl.learner.Store(&l)
 	} else {
 		cl.learner.Store(nil)

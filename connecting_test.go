@@ -66,7 +66,7 @@ func TestAConnectionThatIsMadeWhenTheClientCloses(t *testing.T) {
 		var kinds []introspect.ConnEventKind
 		leaving, closed := make(chan struct{}), make(chan struct{})
 		var c *yodel.Client
-		c = newClient(t, &yodel.ClientOptions{Transport: network, OnConn: func(e yodel.ConnEvent) {
+		c = newClient(t, &yodel.ClientOptions{Transport: network, OnConn: func(e introspect.ConnEvent) {
 			mu.Lock()
 			kinds = append(kinds, e.Kind)
 			mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/internal/reuse"
 )
 
@@ -84,8 +85,8 @@ func sample(t *testing.T, of reflect.Type) reflect.Value {
 	case reflect.TypeFor[Codec]():
 		v.Set(reflect.ValueOf(JSON))
 		return v
-	case reflect.TypeFor[Compressor]():
-		v.Set(reflect.ValueOf(struct{ Compressor }{}))
+	case reflect.TypeFor[compress.Compressor]():
+		v.Set(reflect.ValueOf(struct{ compress.Compressor }{}))
 		return v
 	case reflect.TypeFor[Messages]():
 		v.Set(reflect.ValueOf(struct{ Messages }{}))

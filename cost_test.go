@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
 )
 
 // BenchmarkCost measures what live data, and the counters for metrics, add to the processor time of
@@ -109,7 +110,7 @@ var costEcho = yodel.Method[[]byte, []byte]("Cost.Echo")
 // costClient returns a client of a server that has learned that its method is short.
 func costClient(b testing.TB, so *yodel.ServerOptions, co *yodel.ClientOptions) *yodel.Client {
 	b.Helper()
-	so.Codecs, co.Codec = []yodel.Codec{yodel.Raw}, yodel.Raw
+	so.Codecs, co.Codec = []yodel.Codec{raw.Codec}, raw.Codec
 	s := yodel.NewServer(so)
 	costEcho.Handle(s, func(_ context.Context, in *[]byte) (*[]byte, error) { return in, nil })
 	c := connect(b, s, co)

@@ -12,6 +12,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
 	"github.com/yodel-rpc/yodel/codec/strictjson"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/jsonrpc"
 	"github.com/yodel-rpc/yodel/protocol/netrpc"
 )
@@ -49,7 +50,7 @@ func TestCyclicAndDeepValuesFailTheirCall(t *testing.T) {
 				t.Parallel()
 				s := newServer(t, &yodel.ServerOptions{Codecs: []yodel.Codec{codec}})
 				handleTrees(t, s, bad)
-				c := yodel.NewClient(yodel.Static(serve(t, s)), &yodel.ClientOptions{Codec: codec})
+				c := yodel.NewClient(discovery.Static(serve(t, s)), &yodel.ClientOptions{Codec: codec})
 				defer c.Close()
 				tryTrees(t, c, bad, true)
 			})
@@ -68,7 +69,7 @@ func TestCyclicAndDeepValuesFailTheirCall(t *testing.T) {
 			t.Parallel()
 			s := newServer(t, &yodel.ServerOptions{Codecs: []yodel.Codec{w.codec}, Protocols: []yodel.Protocol{w.protocol}})
 			handleTrees(t, s, cyclicTree)
-			c := yodel.NewClient(yodel.Static(name+"://"+serve(t, s)), &yodel.ClientOptions{Codec: w.codec, Wires: []yodel.Wire{w.wire}})
+			c := yodel.NewClient(discovery.Static(name+"://"+serve(t, s)), &yodel.ClientOptions{Codec: w.codec, Wires: []yodel.Wire{w.wire}})
 			defer c.Close()
 			tryTrees(t, c, cyclicTree, false)
 		})

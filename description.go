@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -49,7 +50,7 @@ type Description struct {
 	// Registrar with settings announces the state and the weight that an operator has set in place
 	// of those of the instance. The metadata of a setting that cannot be read has the reason under
 	// "problem". Overrides may return nil.
-	Overrides func(service string) Resolver
+	Overrides func(service string) discovery.Resolver
 	// Override sets the state and the weight of an instance: see registry.Override.
 	Override func(ctx context.Context, service, addr, state string, weight int) error
 	// Writable returns an error if servers cannot announce themselves in the registry. It changes

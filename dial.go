@@ -68,7 +68,7 @@ func (ep *Endpoint) connectFor(ctx context.Context, call *Call) (*dialledConn, e
 func (ep *Endpoint) connect(ctx context.Context, spare bool, accepted func()) (*dialledConn, *reason.DialError) {
 	c := ep.client
 	fail := func(err *reason.DialError) (*dialledConn, *reason.DialError) {
-		c.event(ConnEvent{Kind: introspect.ConnectFailed, Addr: ep.Addr(), Err: err.Err})
+		c.event(introspect.ConnEvent{Kind: introspect.ConnectFailed, Addr: ep.Addr(), Err: err.Err})
 		return nil, err
 	}
 	var nc net.Conn
@@ -188,7 +188,7 @@ func (d *dialledConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 // goroutine that dials calls it, so that no reader goroutine waits for the hook of a new
 // connection. HasEnded calls it too, so that the hook learns of the connection before its end.
 func (d *dialledConn) tellConnected() {
-	d.told.Do(func() { d.ep.client.event(ConnEvent{Kind: introspect.Connected, Addr: d.ep.Addr()}) })
+	d.told.Do(func() { d.ep.client.event(introspect.ConnEvent{Kind: introspect.Connected, Addr: d.ep.Addr()}) })
 }
 
 func (d *dialledConn) answer() {

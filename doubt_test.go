@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -325,7 +326,7 @@ func TestARecordOfAServerThatDiedGetsNoCall(t *testing.T) {
 		serve("b", "Other.Get", &strange)
 		serve("c", "Stock.Get", &right) // it was started again, and its record is still the older one
 		r := &named{settable: newSettable(), service: "Stock"}
-		r.setInstances([]yodel.Instance{{Addr: "a"}, {Addr: "b", Incarnation: "00"}, {Addr: "c", Incarnation: "00"}})
+		r.setInstances([]discovery.Instance{{Addr: "a"}, {Addr: "b", Incarnation: "00"}, {Addr: "c", Incarnation: "00"}})
 		c := yodel.NewClient(r, &yodel.ClientOptions{Transport: network})
 		defer c.Close()
 		for range 30 {
@@ -347,9 +348,9 @@ func TestInactiveInstancesGetNoCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startFleet(t, "a", "b")
 		set := func(states ...string) {
-			var instances []yodel.Instance
+			var instances []discovery.Instance
 			for i, state := range states {
-				instances = append(instances, yodel.Instance{Addr: fmt.Sprintf("%c", 'a'+i), State: state})
+				instances = append(instances, discovery.Instance{Addr: fmt.Sprintf("%c", 'a'+i), State: state})
 			}
 			f.resolver.setInstances(instances)
 		}

@@ -25,8 +25,3 @@ func (e *Encoded) Values() ([][]byte, error) {
 	}
 	return values.Split(e.Body)
 }
-
-// A View is a message of the Raw codec that a handler only reads. As the argument of a unary method
-// it is not copied: it is valid until the handler returns, and must not be changed. The handler may
-// return it as its reply. In all other places a View behaves like a []byte.
-type View []byte

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/endpoints"
 	"github.com/yodel-rpc/yodel/internal/identity"
 	"github.com/yodel-rpc/yodel/internal/load"
@@ -21,7 +22,7 @@ import (
 // An Endpoint is an instance as one client sees it: its connections, its load, and whether it is
 // ready. Its methods may be called concurrently.
 type Endpoint struct {
-	instance atomic.Pointer[Instance]
+	instance atomic.Pointer[discovery.Instance]
 	client   *Client
 	wire     Wire    // nil for yodel's own protocol; does not change
 	protocol string  // its name; does not change
@@ -43,7 +44,7 @@ type Endpoint struct {
 	core       endpoints.Endpoint[*Endpoint, *dialledConn]
 }
 
-func newEndpoint(c *Client, in Instance, w namedWire) *Endpoint {
+func newEndpoint(c *Client, in discovery.Instance, w namedWire) *Endpoint {
 	ep := &Endpoint{client: c, wire: w.Wire, protocol: w.name}
 	ep.instance.Store(&in)
 	ep.core.Init(&c.cluster.list, ep, in.Addr)
@@ -80,7 +81,7 @@ func (ep *Endpoint) handle(ctx context.Context, call *Call) error {
 }
 
 // Instance returns the instance as the resolver last reported it.
-func (ep *Endpoint) Instance() Instance { return *ep.instance.Load() }
+func (ep *Endpoint) Instance() discovery.Instance { return *ep.instance.Load() }
 
 // Addr returns the address of the instance.
 func (ep *Endpoint) Addr() string { return ep.instance.Load().Addr }

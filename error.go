@@ -17,7 +17,6 @@ import (
 	"github.com/yodel-rpc/yodel/internal/grpcstatus"
 	"github.com/yodel-rpc/yodel/internal/jsoncodec"
 	"github.com/yodel-rpc/yodel/internal/text"
-	"github.com/yodel-rpc/yodel/internal/unpack"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -247,9 +246,6 @@ func NotProcessed(err error) bool {
 	e, ok := errors.AsType[*Error](err)
 	return ok && e.NotProcessed
 }
-
-// ErrTooLarge is the error of a Compressor that reached the limit on decompressed bytes.
-var ErrTooLarge = unpack.ErrTooLarge
 
 // shorten cuts s between two runes, to at most limit bytes, and marks the cut.
 func shorten(s string, limit int) string { return text.Cut(s, limit) }

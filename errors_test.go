@@ -23,7 +23,9 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/flate"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/fanout"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/internal/catalogue"
@@ -78,7 +80,7 @@ func (p *provocation) ruled(r rules.Rule) error {
 	_, err = book.Put(p.Context(), r)
 	must(p, err)
 	addr := serve(p, newServer(p, nil))
-	must(p, in.Announce(p.Context(), "Arith", yodel.Instance{Addr: addr}, time.Minute))
+	must(p, in.Announce(p.Context(), "Arith", discovery.Instance{Addr: addr}, time.Minute))
 	c := yodel.NewClient(rules.With(in, nil).Service("Arith"), nil)
 	p.Cleanup(c.Close)
 	return c.Do(p.Context(), &yodel.Call{Method: "Arith.Mul", Args: &Args{1, 2}})
@@ -143,7 +145,7 @@ type onlyJSON struct{ yodel.Codec }
 
 func (onlyJSON) Name() string { return "toml" }
 
-type onlyFlate struct{ yodel.Compressor }
+type onlyFlate struct{ compress.Compressor }
 
 func (onlyFlate) Name() string { return "middle-out" }
 
@@ -321,13 +323,13 @@ var scenarios = []scenario{
 		must(p, s.Handle("Other.Get", func(*Empty) (*Empty, error) { return nil, nil }))
 		p.addr = serve(p, s)
 		r := &named{settable: newSettable(), service: "Arith"}
-		r.setInstances([]yodel.Instance{{Addr: p.addr, Incarnation: "00ff"}})
+		r.setInstances([]discovery.Instance{{Addr: p.addr, Incarnation: "00ff"}})
 		c := yodel.NewClient(r, nil)
 		p.Cleanup(c.Close)
 		return c.Call(p.Context(), "Arith.Mul", &Empty{}, nil)
 	}},
 	{"YDL1201", "a registry that is down", yodel.Unavailable, true, []string{"it failed: registry 10.0.0.1: connection refused"}, true, func(p *provocation) error {
-		down := resolverFunc(func(context.Context, func([]yodel.Instance)) error {
+		down := resolverFunc(func(context.Context, func([]discovery.Instance)) error {
 			return errors.New("registry 10.0.0.1: connection refused")
 		})
 		c := yodel.NewClient(down, &yodel.ClientOptions{DialTimeout: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
@@ -419,7 +421,7 @@ var scenarios = []scenario{
 		return p.call(newServer(p, nil), nil, &yodel.Call{Metadata: yodel.Metadata{"k": strings.Repeat("x", 17<<10)}})
 	}},
 	{"YDL2204", "a bomb", yodel.ResourceExhausted, true, []string{"more than 10000 bytes after decompression (flate)"}, false, func(p *provocation) error {
-		s := p.with(&yodel.ServerOptions{Compressors: []yodel.Compressor{flate.Compressor}, Limits: yodel.Limits{MaxDecompressed: 10_000}}, echo)
+		s := p.with(&yodel.ServerOptions{Compressors: []compress.Compressor{flate.Compressor}, Limits: yodel.Limits{MaxDecompressed: 10_000}}, echo)
 		return p.call(s, &yodel.ClientOptions{Compressor: flate.Compressor}, try(strings.Repeat("x", 50_000)))
 	}},
 	{"YDL2205", "a flipped bit", yodel.DataLoss, true, []string{"the request is broken", "checksum"}, false, func(p *provocation) error {
@@ -429,7 +431,7 @@ var scenarios = []scenario{
 	}},
 	{"YDL3003", "more connections than the server takes", yodel.ResourceExhausted, false, []string{"1 connections are open, the limit is 1"}, true, func(p *provocation) error {
 		refused := make(chan error, 10)
-		s := newServer(p, quiet(yodel.ServerOptions{MaxConns: 1, OnConn: func(e yodel.ConnEvent) {
+		s := newServer(p, quiet(yodel.ServerOptions{MaxConns: 1, OnConn: func(e introspect.ConnEvent) {
 			if e.Kind == introspect.Refused {
 				refused <- e.Err
 			}
@@ -460,7 +462,7 @@ var scenarios = []scenario{
 		must(p, err)
 		p.Cleanup(func() { must(p, l.Close()) })
 		p.addr = l.Addr().String()
-		c := yodel.NewClient(yodel.Static("netrpc://"+p.addr), &yodel.ClientOptions{Wires: []yodel.Wire{netrpc.Wire(gob.Codec)}})
+		c := yodel.NewClient(discovery.Static("netrpc://"+p.addr), &yodel.ClientOptions{Wires: []yodel.Wire{netrpc.Wire(gob.Codec)}})
 		p.Cleanup(c.Close)
 		return c.Do(p.Context(), &yodel.Call{Method: "Arith.Mul", Args: &Args{}, Ordered: true})
 	}},

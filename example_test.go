@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/once"
 	"github.com/yodel-rpc/yodel/registry/memory"
@@ -296,7 +297,7 @@ func ExampleNewClient() {
 	const Double yodel.Method[int, int] = "Calculator.Double"
 	r := memory.New(nil) // or etcd.New("10.0.0.1:2379", nil), consul.New("127.0.0.1:8500", nil) …
 
-	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
+	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{r}})
 	Double.Handle(s, func(_ context.Context, n *int) (*int, error) { return new(2 * *n), nil })
 	_, stop := serveInBackground(s)
 	defer stop()
@@ -314,10 +315,10 @@ func ExampleNewClient() {
 }
 
 // waitForInstance returns when a registry knows an instance of the service.
-func waitForInstance(service yodel.Resolver) {
+func waitForInstance(service discovery.Resolver) {
 	ctx, found := context.WithCancel(context.Background())
 	defer found()
-	if err := service.Watch(ctx, func(all []yodel.Instance) {
+	if err := service.Watch(ctx, func(all []discovery.Instance) {
 		if len(all) > 0 {
 			found()
 		}
@@ -402,7 +403,7 @@ func ExampleObserver() {
 	s := yodel.NewServer(nil)
 	addr, stop := serveInBackground(s)
 	defer stop()
-	c := yodel.NewClient(yodel.Static(addr), &yodel.ClientOptions{Observers: []yodel.Observer{log}})
+	c := yodel.NewClient(discovery.Static(addr), &yodel.ClientOptions{Observers: []yodel.Observer{log}})
 	defer c.Close()
 	ctx := context.Background()
 
@@ -522,7 +523,7 @@ func ExampleServer_Peers() {
 		name := "anna"
 		return &name, nil
 	})
-	client := yodel.NewClient(yodel.Static(l.Addr().String()), &yodel.ClientOptions{Server: own})
+	client := yodel.NewClient(discovery.Static(l.Addr().String()), &yodel.ClientOptions{Server: own})
 	welcome, err := Join.Call(ctx, client, &struct{}{})
 	if err != nil {
 		fmt.Println(err)

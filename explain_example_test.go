@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -30,7 +31,7 @@ func ExampleCall_Report() {
 	defer stop()
 	served := make(chan error)
 	go func() { served <- server.Serve(ctx, l) }()
-	client := yodel.NewClient(yodel.Static("cafe"), &yodel.ClientOptions{Transport: network})
+	client := yodel.NewClient(discovery.Static("cafe"), &yodel.ClientOptions{Transport: network})
 
 	// region error
 	err = client.Call(ctx, "Cafe.Order", yodel.Values{"coffee"}, nil)

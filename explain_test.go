@@ -17,6 +17,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/criticality"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/middleware/breaker"
@@ -524,9 +525,9 @@ func TestTheResolverIsPartOfTheRecord(t *testing.T) {
 		x := newExplained(t)
 		x.serve("a", nil, idle)
 		fails := make(chan error)
-		c := yodel.NewClient(resolverFunc(func(ctx context.Context, update func([]yodel.Instance)) error {
+		c := yodel.NewClient(resolverFunc(func(ctx context.Context, update func([]discovery.Instance)) error {
 			time.Sleep(2 * time.Second)
-			update([]yodel.Instance{{Addr: "a", Zone: "north", Weight: 3}})
+			update([]discovery.Instance{{Addr: "a", Zone: "north", Weight: 3}})
 			select {
 			case err := <-fails:
 				return err

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // What speaks another protocol gets no answer that matters, one line in the log that says what it
@@ -94,7 +95,7 @@ func TestHelloIsQuiet(t *testing.T) {
 	log := book.logger()
 	s := newServer(t, &yodel.ServerOptions{Logger: log})
 	addr := serve(t, s)
-	c := yodel.NewClient(yodel.Static(addr), &yodel.ClientOptions{Logger: log})
+	c := yodel.NewClient(discovery.Static(addr), &yodel.ClientOptions{Logger: log})
 	if _, err := Mul.Call(t.Context(), c, &Args{}); err != nil {
 		t.Error(err)
 	}

@@ -21,7 +21,9 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/flate"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/fanout"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/middleware/breaker"
@@ -63,7 +65,7 @@ type setup struct {
 	so     yodel.ServerOptions
 	co     yodel.ClientOptions
 	// resolver is the client's, if it is not a static one.
-	resolver func(addr string) yodel.Resolver
+	resolver func(addr string) discovery.Resolver
 	listener func(net.Listener) net.Listener
 	// call is made while the harm is done. Default: all kinds of calls.
 	call func(t *testing.T, c *yodel.Client) error
@@ -94,8 +96,8 @@ var serverPlaces = []place{
 	{"Connect", func(s *setup, harm func()) {
 		s.beginning, s.so.Connect = true, func(context.Context, *yodel.Peer) error { harm(); return nil }
 	}},
-	{"OnConn", func(s *setup, harm func()) { s.beginning, s.so.OnConn = true, func(yodel.ConnEvent) { harm() } }},
-	{"OnConn at the end", func(s *setup, harm func()) { s.shutdown, s.so.OnConn = true, func(yodel.ConnEvent) { harm() } }},
+	{"OnConn", func(s *setup, harm func()) { s.beginning, s.so.OnConn = true, func(introspect.ConnEvent) { harm() } }},
+	{"OnConn at the end", func(s *setup, harm func()) { s.shutdown, s.so.OnConn = true, func(introspect.ConnEvent) { harm() } }},
 	{"Codec.Append", func(s *setup, harm func()) {
 		s.co.Codec, s.so.Codecs = hookCodec{}, []yodel.Codec{hookCodec{encode: func(any) { harm() }}}
 	}},
@@ -104,17 +106,17 @@ var serverPlaces = []place{
 	}},
 	{"Compressor.Append", func(s *setup, harm func()) {
 		s.co.Compressor, s.co.CompressAbove = flate.Compressor, 1
-		s.so.Compressors, s.so.CompressAbove = []yodel.Compressor{harmfulCompressor{flate.Compressor, harm, func() {}}}, 1
+		s.so.Compressors, s.so.CompressAbove = []compress.Compressor{harmfulCompressor{flate.Compressor, harm, func() {}}}, 1
 	}},
 	{"Compressor.Decompress", func(s *setup, harm func()) {
 		s.co.Compressor, s.co.CompressAbove = flate.Compressor, 1
-		s.so.Compressors, s.so.CompressAbove = []yodel.Compressor{harmfulCompressor{flate.Compressor, func() {}, harm}}, 1
+		s.so.Compressors, s.so.CompressAbove = []compress.Compressor{harmfulCompressor{flate.Compressor, func() {}, harm}}, 1
 	}},
 	{"Registrar.Announce", func(s *setup, harm func()) {
-		s.beginning, s.so.Registrars = true, []yodel.Registrar{harmfulRegistrar{announce: harm}}
+		s.beginning, s.so.Registrars = true, []discovery.Registrar{harmfulRegistrar{announce: harm}}
 	}},
 	{"Registrar.Withdraw", func(s *setup, harm func()) {
-		s.shutdown, s.so.Registrars = true, []yodel.Registrar{harmfulRegistrar{withdraw: harm}}
+		s.shutdown, s.so.Registrars = true, []discovery.Registrar{harmfulRegistrar{withdraw: harm}}
 	}},
 	{"Conn.Read", func(s *setup, harm func()) { s.listener = harmfulListener(harm, nil) }},
 	{"Conn.Write", func(s *setup, harm func()) { s.listener = harmfulListener(nil, harm) }},
@@ -139,20 +141,20 @@ var clientPlaces = []place{
 	}},
 	{"Compressor.Append", func(s *setup, harm func()) {
 		s.co.Compressor, s.co.CompressAbove = harmfulCompressor{flate.Compressor, harm, func() {}}, 1
-		s.so.Compressors, s.so.CompressAbove = []yodel.Compressor{flate.Compressor}, 1
+		s.so.Compressors, s.so.CompressAbove = []compress.Compressor{flate.Compressor}, 1
 	}},
 	{"Compressor.Decompress", func(s *setup, harm func()) {
 		s.co.Compressor, s.co.CompressAbove = harmfulCompressor{flate.Compressor, func() {}, harm}, 1
-		s.so.Compressors, s.so.CompressAbove = []yodel.Compressor{flate.Compressor}, 1
+		s.so.Compressors, s.so.CompressAbove = []compress.Compressor{flate.Compressor}, 1
 	}},
 	{"Learner.Ended", func(s *setup, harm func()) { s.co.Balancer = harmfulBalancer(func() {}, func() {}, harm) }},
 	{"Picker.Pick", func(s *setup, harm func()) { s.co.Balancer = harmfulBalancer(func() {}, harm, func() {}) }},
 	{"the Balancer", func(s *setup, harm func()) {
 		s.beginning, s.co.Balancer = true, harmfulBalancer(harm, func() {}, func() {})
-		s.resolver = func(addr string) yodel.Resolver { return harmfulResolver{addr: addr} }
+		s.resolver = func(addr string) discovery.Resolver { return harmfulResolver{addr: addr} }
 	}},
 	{"Resolver.Watch", func(s *setup, harm func()) {
-		s.beginning, s.resolver = true, func(addr string) yodel.Resolver { return harmfulResolver{addr: addr, watch: harm} }
+		s.beginning, s.resolver = true, func(addr string) discovery.Resolver { return harmfulResolver{addr: addr, watch: harm} }
 		s.call = func(t *testing.T, c *yodel.Client) error { // others wait for the resolver
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()
@@ -160,7 +162,7 @@ var clientPlaces = []place{
 		}
 	}},
 	{"Refresh", func(s *setup, harm func()) {
-		s.beginning, s.resolver = true, func(addr string) yodel.Resolver { return harmfulResolver{addr: addr, refresh: harm} }
+		s.beginning, s.resolver = true, func(addr string) discovery.Resolver { return harmfulResolver{addr: addr, refresh: harm} }
 		failing := &atomic.Int32{}
 		s.co.Transport = transportFunc(func(ctx context.Context, addr string) (net.Conn, error) {
 			if failing.Add(1) == 1 {
@@ -176,8 +178,8 @@ var clientPlaces = []place{
 			return yodel.TCP.Dial(ctx, addr)
 		})
 	}},
-	{"OnConn", func(s *setup, harm func()) { s.beginning, s.co.OnConn = true, func(yodel.ConnEvent) { harm() } }},
-	{"OnConn at the end", func(s *setup, harm func()) { s.shutdown, s.co.OnConn = true, func(yodel.ConnEvent) { harm() } }},
+	{"OnConn", func(s *setup, harm func()) { s.beginning, s.co.OnConn = true, func(introspect.ConnEvent) { harm() } }},
+	{"OnConn at the end", func(s *setup, harm func()) { s.shutdown, s.co.OnConn = true, func(introspect.ConnEvent) { harm() } }},
 	{"Conn.Read", func(s *setup, harm func()) { s.co.Transport = harmfulTransport(harm, nil) }},
 	{"Conn.Write", func(s *setup, harm func()) { s.co.Transport = harmfulTransport(nil, harm) }},
 	{"the log", func(s *setup, harm func()) {
@@ -287,13 +289,13 @@ var pluginPlaces = []place{
 		s.call = callLater
 	}},
 	{"registry.Merge", func(s *setup, harm func()) {
-		s.beginning, s.resolver = true, func(addr string) yodel.Resolver {
+		s.beginning, s.resolver = true, func(addr string) discovery.Resolver {
 			return registry.Merge(harmfulResolver{addr: addr, watch: harm}, harmfulResolver{addr: addr})
 		}
 	}},
 	{"registry.Snapshot", func(s *setup, harm func()) {
 		file := filepath.Join(s.TempDir(), "snapshot")
-		s.beginning, s.resolver = true, func(addr string) yodel.Resolver {
+		s.beginning, s.resolver = true, func(addr string) discovery.Resolver {
 			return registry.Snapshot(file, harmfulResolver{addr: addr, watch: harm})
 		}
 		s.call = func(t *testing.T, c *yodel.Client) error { // others wait for the resolver
@@ -469,7 +471,7 @@ func tryPlace(t *testing.T, p place, how string) {
 	defer cancel()
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(ctx, l) }()
-	r := yodel.Static(addr)
+	var r discovery.Resolver = discovery.Static(addr)
 	if s.resolver != nil {
 		r = s.resolver(addr)
 	}
@@ -673,7 +675,7 @@ func harmfulEnd(harm func()) func(context.Context, *yodel.Call, error) {
 }
 
 type harmfulCompressor struct {
-	yodel.Compressor
+	compress.Compressor
 	append, decompress func()
 }
 
@@ -689,7 +691,7 @@ func (c harmfulCompressor) Decompress(dst, src []byte, limit int) ([]byte, error
 
 type harmfulRegistrar struct{ announce, withdraw func() }
 
-func (r harmfulRegistrar) Announce(context.Context, string, yodel.Instance, time.Duration) error {
+func (r harmfulRegistrar) Announce(context.Context, string, discovery.Instance, time.Duration) error {
 	if r.announce != nil {
 		r.announce()
 	}
@@ -708,12 +710,12 @@ type harmfulResolver struct {
 	watch, refresh func()
 }
 
-func (r harmfulResolver) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+func (r harmfulResolver) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	if r.watch != nil {
 		r.watch()
 	}
 	for ctx.Err() == nil {
-		update([]yodel.Instance{{Addr: r.addr}})
+		update([]discovery.Instance{{Addr: r.addr}})
 		select {
 		case <-ctx.Done():
 		case <-time.After(20 * time.Millisecond):
@@ -797,11 +799,11 @@ func TestCloseInHooksReturns(t *testing.T) { //nolint:tparallel // its parts run
 	for name, put := range map[string]func(o *yodel.ClientOptions, end func()){
 		"connect failed": func(o *yodel.ClientOptions, end func()) {
 			o.Transport = transportFunc(func(context.Context, string) (net.Conn, error) { return nil, errors.New("no") })
-			o.OnConn = func(yodel.ConnEvent) { end() }
+			o.OnConn = func(introspect.ConnEvent) { end() }
 		},
-		"connected": func(o *yodel.ClientOptions, end func()) { o.OnConn = func(yodel.ConnEvent) { end() } },
+		"connected": func(o *yodel.ClientOptions, end func()) { o.OnConn = func(introspect.ConnEvent) { end() } },
 		"closed": func(o *yodel.ClientOptions, end func()) {
-			o.OnConn = func(e yodel.ConnEvent) {
+			o.OnConn = func(e introspect.ConnEvent) {
 				if e.Kind == introspect.Closed {
 					end()
 				}
@@ -829,7 +831,7 @@ func TestCloseInHooksReturns(t *testing.T) { //nolint:tparallel // its parts run
 			}
 			o := &yodel.ClientOptions{Logger: slog.New(slog.DiscardHandler)}
 			put(o, end)
-			c.Store(yodel.NewClient(yodel.Static(serve(t, newServer(t, nil))), o))
+			c.Store(yodel.NewClient(discovery.Static(serve(t, newServer(t, nil))), o))
 			close(made)
 			c.Load().Go(t.Context(), &yodel.Call{Method: "Arith.Mul", Args: &Args{}}, func(error) {
 				if name == "a callback" {
@@ -851,7 +853,7 @@ func TestCloseInHooksReturns(t *testing.T) { //nolint:tparallel // its parts run
 
 func TestShutdownInHooksReturns(t *testing.T) { //nolint:tparallel // its parts run beside each other, and not beside other tests
 	for name, put := range map[string]func(o *yodel.ServerOptions, end func()){
-		"OnConn": func(o *yodel.ServerOptions, end func()) { o.OnConn = func(yodel.ConnEvent) { end() } },
+		"OnConn": func(o *yodel.ServerOptions, end func()) { o.OnConn = func(introspect.ConnEvent) { end() } },
 		"Accept": func(o *yodel.ServerOptions, end func()) { o.Accept = func(net.Conn) error { end(); return nil } },
 		"Connect": func(o *yodel.ServerOptions, end func()) {
 			o.Connect = func(context.Context, *yodel.Peer) error { end(); return nil }
@@ -945,13 +947,13 @@ type flawed struct {
 	failed atomic.Bool
 }
 
-// Watch implements yodel.Resolver.
-func (r *flawed) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+// Watch implements discovery.Resolver.
+func (r *flawed) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	if r.failed.CompareAndSwap(false, true) {
 		var none *missing
 		return none
 	}
-	update([]yodel.Instance{{Addr: r.addr}})
+	update([]discovery.Instance{{Addr: r.addr}})
 	<-ctx.Done()
 	return ctx.Err()
 }
@@ -969,7 +971,7 @@ func TestNilPointersInErrorsOfHooks(t *testing.T) {
 		return nil
 	}})
 	addr := serve(t, s)
-	refused := yodel.NewClient(yodel.Static(addr), nil)
+	refused := yodel.NewClient(discovery.Static(addr), nil)
 	defer refused.Close()
 	if err := refused.Call(timely(t), "yodel.Ping", nil, nil); err == nil || !strings.Contains(err.Error(), "the Connect hook panicked") {
 		t.Errorf("the refused client gets %v, want that the hook panicked", err)

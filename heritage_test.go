@@ -16,6 +16,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/criticality"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -48,7 +49,7 @@ func tiers(t *testing.T, n int, options func() *yodel.ClientOptions, last func(c
 	client := func(tier int) *yodel.Client {
 		o := options()
 		o.Transport = network
-		c := yodel.NewClient(yodel.Static(fmt.Sprint("tier", tier)), o)
+		c := yodel.NewClient(discovery.Static(fmt.Sprint("tier", tier)), o)
 		t.Cleanup(c.Close)
 		return c
 	}
@@ -173,7 +174,7 @@ func TestCallsOfOneHandlerShareItsBudget(t *testing.T) {
 		must(t, err)
 		start(t, leaf, l)
 		options := &yodel.ClientOptions{Transport: network, Middleware: []yodel.Middleware{again(4)}}
-		below := yodel.NewClient(yodel.Static("leaf"), options)
+		below := yodel.NewClient(discovery.Static("leaf"), options)
 		defer below.Close()
 		s := yodel.NewServer(nil)
 		relay.Handle(s, func(ctx context.Context, in *int) (*int, error) {
@@ -187,7 +188,7 @@ func TestCallsOfOneHandlerShareItsBudget(t *testing.T) {
 		l, err = network.Listen("root")
 		must(t, err)
 		start(t, s, l)
-		c := yodel.NewClient(yodel.Static("root"), options)
+		c := yodel.NewClient(discovery.Static("root"), options)
 		defer c.Close()
 		if _, err := relay.Call(t.Context(), c, new(int)); err != nil {
 			t.Error(err)
@@ -238,7 +239,7 @@ func TestACallGivesBackWhatItInherited(t *testing.T) {
 		l, err := network.Listen("server")
 		must(t, err)
 		start(t, s, l)
-		below = yodel.NewClient(yodel.Static("server"), &yodel.ClientOptions{Transport: network})
+		below = yodel.NewClient(discovery.Static("server"), &yodel.ClientOptions{Transport: network})
 		defer below.Close()
 		one := 1
 		_, err = relay.Do(t.Context(), below, &yodel.Call{Criticality: criticality.Batch, Tenant: "acme", Budget: 3}, &one)
@@ -391,7 +392,7 @@ func TestAnEndpointsGoroutineEndsWithIt(t *testing.T) {
 	handle(t, s, "A", func(context.Context, *Empty) (*Empty, error) { return nil, nil })
 	running := atomic.Int32{}
 	begun := make(chan struct{})
-	c := yodel.NewClient(yodel.Static(serve(t, s)), &yodel.ClientOptions{EndpointMiddleware: []yodel.EndpointMiddleware{
+	c := yodel.NewClient(discovery.Static(serve(t, s)), &yodel.ClientOptions{EndpointMiddleware: []yodel.EndpointMiddleware{
 		func(ep *yodel.Endpoint, next yodel.Handler) yodel.Handler {
 			return func(ctx context.Context, call *yodel.Call) error {
 				ep.State("once", func() any {

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
+	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
@@ -68,7 +70,7 @@ func serveHooked(t *testing.T, network *mem.Network, l net.Listener, so *yodel.S
 	if co.Transport == nil {
 		co.Transport = network
 	}
-	h.client = yodel.NewClient(yodel.Static("server"), co)
+	h.client = yodel.NewClient(discovery.Static("server"), co)
 	h.close = sync.OnceFunc(h.client.Close)
 	t.Cleanup(h.close)
 	return h
@@ -137,7 +139,7 @@ func (l *hookLog) has(t *testing.T, want ...string) {
 }
 
 // event notes a connection event.
-func (l *hookLog) event(e yodel.ConnEvent) { l.add(string(e.Kind)) }
+func (l *hookLog) event(e introspect.ConnEvent) { l.add(string(e.Kind)) }
 
 // around notes when a call comes down to a middleware and when it has come back.
 func (l *hookLog) around(name string) yodel.Middleware {

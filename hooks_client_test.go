@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -82,7 +83,7 @@ func TestClientHooks(t *testing.T) {
 			t.Error("the connection was not replaced")
 		}
 		refuse.Store(true)
-		other := yodel.NewClient(yodel.Static("server"), &yodel.ClientOptions{Transport: transport})
+		other := yodel.NewClient(discovery.Static("server"), &yodel.ClientOptions{Transport: transport})
 		defer other.Close()
 		if _, err := inspect.Ping.Call(t.Context(), other, &inspect.Empty{}); err == nil {
 			t.Error("a connection that the hook refuses: the call succeeded")
@@ -90,8 +91,8 @@ func TestClientHooks(t *testing.T) {
 	})
 
 	t.Run("ConnCreateFailed", func(t *testing.T) {
-		failed := make(chan yodel.ConnEvent, 100)
-		c := yodel.NewClient(yodel.Static("nobody"), &yodel.ClientOptions{Transport: mem.New(), OnConn: func(e yodel.ConnEvent) { failed <- e }})
+		failed := make(chan introspect.ConnEvent, 100)
+		c := yodel.NewClient(discovery.Static("nobody"), &yodel.ClientOptions{Transport: mem.New(), OnConn: func(e introspect.ConnEvent) { failed <- e }})
 		defer c.Close()
 		if _, err := inspect.Ping.Call(t.Context(), c, &inspect.Empty{}); !errors.Is(err, yodel.Unavailable) {
 			t.Errorf("got %v, want unavailable", err)
@@ -102,8 +103,8 @@ func TestClientHooks(t *testing.T) {
 	})
 
 	t.Run("ClientConnected", func(t *testing.T) {
-		connected := make(chan yodel.ConnEvent, 10)
-		h := startHooked(t, mem.New(), nil, &yodel.ClientOptions{OnConn: func(e yodel.ConnEvent) { connected <- e }})
+		connected := make(chan introspect.ConnEvent, 10)
+		h := startHooked(t, mem.New(), nil, &yodel.ClientOptions{OnConn: func(e introspect.ConnEvent) { connected <- e }})
 		if err := h.client.Ready(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +116,7 @@ func TestClientHooks(t *testing.T) {
 	t.Run("ClientConnectionClose", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var log hookLog
-			h := startHooked(t, mem.New(), nil, &yodel.ClientOptions{OnConn: func(e yodel.ConnEvent) {
+			h := startHooked(t, mem.New(), nil, &yodel.ClientOptions{OnConn: func(e introspect.ConnEvent) {
 				if e.Kind != introspect.ConnectFailed { // it tries again
 					log.event(e)
 				}
@@ -188,7 +189,7 @@ func TestClientHooks(t *testing.T) {
 		onlyServer := func(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
 			return yodel.RoundRobin(slices.DeleteFunc(slices.Clone(endpoints), func(ep *yodel.Endpoint) bool { return ep.Addr() != "server" }), last)
 		}
-		c := yodel.NewClient(yodel.Static("nobody", "server", "nobody else"), &yodel.ClientOptions{Transport: network, Balancer: onlyServer})
+		c := yodel.NewClient(discovery.Static("nobody", "server", "nobody else"), &yodel.ClientOptions{Transport: network, Balancer: onlyServer})
 		defer c.Close()
 		for range 10 {
 			call, n := &yodel.Call{}, 21

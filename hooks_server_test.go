@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/registry/memory"
@@ -61,7 +62,7 @@ func TestServerHooks(t *testing.T) {
 	t.Run("Unregister", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			registry := memory.New(nil)
-			so := &yodel.ServerOptions{Registrars: []yodel.Registrar{registry}}
+			so := &yodel.ServerOptions{Registrars: []discovery.Registrar{registry}}
 			h := startHooked(t, mem.New(), so, nil)
 			l, err := h.network.Listen("other")
 			if err != nil {
@@ -89,7 +90,7 @@ func TestServerHooks(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 			ctx, cancel := context.WithCancel(t.Context())
-			if err := registry.Service("Hook").Watch(ctx, func(records []yodel.Instance) {
+			if err := registry.Service("Hook").Watch(ctx, func(records []discovery.Instance) {
 				if cancel(); len(records) > 0 {
 					t.Errorf("after Unregister, the registry has %v", records)
 				}
@@ -133,7 +134,7 @@ func TestServerHooks(t *testing.T) {
 			}, nil)
 			h.works(t, 42)
 			refuse.Store(true)
-			other := yodel.NewClient(yodel.Static("server"), &yodel.ClientOptions{Transport: network})
+			other := yodel.NewClient(discovery.Static("server"), &yodel.ClientOptions{Transport: network})
 			defer other.Close()
 			if _, err := inspect.Ping.Call(t.Context(), other, &inspect.Empty{}); !errors.Is(err, yodel.Unavailable) {
 				t.Errorf("a refused connection: got %v, want unavailable", err)
@@ -193,7 +194,7 @@ func TestServerHooks(t *testing.T) {
 			var log hookLog
 			var decided atomic.Pointer[yodel.Handler]
 			h := startHooked(t, mem.New(), &yodel.ServerOptions{
-				OnConn: func(e yodel.ConnEvent) {
+				OnConn: func(e introspect.ConnEvent) {
 					if e.Kind == introspect.ReadFailed || e.Kind == introspect.WriteFailed { // whichever is first
 						log.add("failed")
 					}

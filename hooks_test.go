@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/plugins"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -242,7 +243,7 @@ func TestShutdownHooks(t *testing.T) {
 				log.add("the shutdown is over")
 				served <- err
 			}()
-			c := yodel.NewClient(yodel.Static("server"), &yodel.ClientOptions{Transport: network})
+			c := yodel.NewClient(discovery.Static("server"), &yodel.ClientOptions{Transport: network})
 			defer c.Close()
 			called := make(chan error, 1)
 			go func() { called <- c.Call(t.Context(), "Hook.Long", yodel.Values{}, nil) }()

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
 	"github.com/yodel-rpc/yodel/inspect"
 )
 
@@ -38,7 +39,7 @@ func BenchmarkLarge(b *testing.B) {
 	for _, size := range []int{64 << 10, 1 << 20, 16<<20 - 1024} {
 		for _, callers := range []int{1, 4} {
 			b.Run(fmt.Sprintf("%dKiB/%d", (size+1023)>>10, callers), func(b *testing.B) {
-				c := newClient(b, &yodel.ClientOptions{Codec: yodel.Raw}, server.addr)
+				c := newClient(b, &yodel.ClientOptions{Codec: raw.Codec}, server.addr)
 				conns := make([]net.Conn, callers)
 				for i := range conns {
 					conns[i] = dialLarge(b, server.plain)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
 )
 
 // What the raw codec gives to a handler and to a caller is theirs, whatever its size and whether it
@@ -21,7 +22,7 @@ func TestRawBodiesAreTheUsers(t *testing.T) {
 		kept <- *in
 		return in, nil
 	})
-	c := connect(t, s, &yodel.ClientOptions{Codec: yodel.Raw})
+	c := connect(t, s, &yodel.ClientOptions{Codec: raw.Codec})
 	for _, size := range []int{100, 20 << 10, 100 << 10, 3 << 20} {
 		room := make([]byte, 0, size)
 		for i := range byte(calls) {

@@ -175,7 +175,7 @@ func (s *Server) ListenAndServe(ctx context.Context, addr string) error {
 	}
 	l, err := s.opts.Transport.Listen(addr)
 	if err != nil {
-		s.event(ConnEvent{Kind: introspect.ListenFailed, Addr: addr, Err: err})
+		s.event(introspect.ConnEvent{Kind: introspect.ListenFailed, Addr: addr, Err: err})
 		if e, ok := errors.AsType[*Error](err); ok {
 			return e
 		}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
@@ -28,7 +29,7 @@ type hanging struct {
 	end   chan struct{}
 }
 
-func (h *hanging) Announce(ctx context.Context, service string, in yodel.Instance, _ time.Duration) error {
+func (h *hanging) Announce(ctx context.Context, service string, in discovery.Instance, _ time.Duration) error {
 	return h.Withdraw(ctx, service, in.Addr)
 }
 
@@ -57,7 +58,7 @@ func TestARegistryThatHangsLeavesDrainingItsTime(t *testing.T) {
 				l, err := network.Listen("server")
 				must(t, err)
 				s := yodel.NewServer(&yodel.ServerOptions{
-					Registrars: []yodel.Registrar{h, h}, AnnounceEvery: time.Second, DrainTimeout: 3 * time.Second, Logger: slog.New(slog.DiscardHandler),
+					Registrars: []discovery.Registrar{h, h}, AnnounceEvery: time.Second, DrainTimeout: 3 * time.Second, Logger: slog.New(slog.DiscardHandler),
 				})
 				for _, service := range []string{"A", "B", "C"} {
 					handle(t, s, service+".Slow", func() { time.Sleep(time.Second) })
@@ -65,7 +66,7 @@ func TestARegistryThatHangsLeavesDrainingItsTime(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				served := make(chan error, 1)
 				go func() { served <- s.Serve(ctx, l) }()
-				c := yodel.NewClient(yodel.Static("server"), &yodel.ClientOptions{Transport: network})
+				c := yodel.NewClient(discovery.Static("server"), &yodel.ClientOptions{Transport: network})
 				defer c.Close()
 				time.Sleep(500 * time.Millisecond)
 				h.hangs.Store(true)
@@ -164,7 +165,7 @@ func TestAServerLogsItsLifecycle(t *testing.T) {
 			handle(t, s, name, func() { time.Sleep(time.Duration(len(name)-5) * 2 * time.Second) })
 		}
 		synctest.Wait()
-		c := yodel.NewClient(yodel.Static("server"), &yodel.ClientOptions{Transport: network})
+		c := yodel.NewClient(discovery.Static("server"), &yodel.ClientOptions{Transport: network})
 		defer c.Close()
 		var calls sync.WaitGroup
 		for _, name := range []string{"A.Slow", "A.Slow", "A.Slower"} {

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/middleware/auth"
 )
@@ -262,16 +264,16 @@ func TestDefaultOfMaxDecompressed(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			fake := fakeCompressor{test.size, test.packed}
-			s := newServer(t, &yodel.ServerOptions{Compressors: []yodel.Compressor{fake}, Limits: yodel.Limits{MaxDecompressed: test.limit}})
+			s := newServer(t, &yodel.ServerOptions{Compressors: []compress.Compressor{fake}, Limits: yodel.Limits{MaxDecompressed: test.limit}})
 			handle(t, s, "Size", func(_ context.Context, in *[]byte) (*[]byte, error) { return new([]byte(fmt.Sprint(len(*in)))), nil })
-			sender := &yodel.ClientOptions{Codec: yodel.Raw, Compressor: fake, Limits: yodel.Limits{MaxDecompressed: 1 << 30}}
+			sender := &yodel.ClientOptions{Codec: raw.Codec, Compressor: fake, Limits: yodel.Limits{MaxDecompressed: 1 << 30}}
 			got := new(yodel.Encoded)
 			err := connect(t, s, sender).Call(t.Context(), "Size", new(make([]byte, test.size)), got)
 			if e, ok := errors.AsType[*yodel.Error](err); test.text == "" && err != nil ||
 				test.text != "" && (!ok || e.ID != "YDL2204" || !e.NotProcessed || !strings.Contains(e.Message, test.text)) {
 				t.Errorf("got %v, want %q", err, test.text)
 			}
-			careful := &yodel.ClientOptions{Codec: yodel.Raw, Compressor: fake, Limits: yodel.Limits{MaxDecompressed: test.limit}}
+			careful := &yodel.ClientOptions{Codec: raw.Codec, Compressor: fake, Limits: yodel.Limits{MaxDecompressed: test.limit}}
 			if err := connect(t, s, careful).Call(t.Context(), "Size", new(make([]byte, test.size)), got); test.size <= 16*mib && err != nil {
 				t.Errorf("a sender with the limits of the receiver: %v", err)
 			}
@@ -293,7 +295,7 @@ func (c fakeCompressor) Append(dst, src []byte) ([]byte, error) {
 
 func (c fakeCompressor) Decompress(dst, _ []byte, limit int) ([]byte, error) {
 	if c.size > limit {
-		return nil, yodel.ErrTooLarge
+		return nil, compress.ErrTooLarge
 	}
 	return append(dst, make([]byte, c.size)...), nil
 }

@@ -73,7 +73,7 @@ func (ep *Endpoint) connectLink(ctx context.Context, nc net.Conn) (*dialledConn,
 	d := &dialledConn{link: l, ep: ep, server: new(identity.Server), heard: clock()}
 	d.up.Store(true)
 	_, d.secure = nc.(interface{ ConnectionState() tls.ConnectionState })
-	ep.client.event(ConnEvent{Kind: introspect.Connected, Addr: ep.Addr()})
+	ep.client.event(introspect.ConnEvent{Kind: introspect.Connected, Addr: ep.Addr()})
 	ep.client.wg.Go(d.watch)
 	return d, nil
 }
@@ -121,7 +121,7 @@ func (d *dialledConn) watch() {
 	l.mu.Unlock()
 	d.ep.core.Remove(d)
 	<-l.done
-	e := ConnEvent{Kind: introspect.Disconnected, Addr: d.ep.Addr()}
+	e := introspect.ConnEvent{Kind: introspect.Disconnected, Addr: d.ep.Addr()}
 	switch {
 	case l.shutOff.Load():
 		e.Kind = introspect.Closed

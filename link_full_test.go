@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // A singleWire makes links that carry one call at a time.
@@ -72,7 +73,7 @@ func TestFullLinks(t *testing.T) {
 		want   int // calls at the same time
 	}{{1, false, 1}, {2, false, 2}, {3, false, 3}, {3, true, 1}} {
 		w := &singleWire{began: make(chan struct{}, 3), release: make(chan struct{})}
-		c := yodel.NewClient(yodel.Static("single://"+listener.Addr().String()), &yodel.ClientOptions{Wires: []yodel.Wire{w}, ConnsPerEndpoint: test.conns})
+		c := yodel.NewClient(discovery.Static("single://"+listener.Addr().String()), &yodel.ClientOptions{Wires: []yodel.Wire{w}, ConnsPerEndpoint: test.conns})
 		var all sync.WaitGroup
 		for i := range 3 {
 			all.Go(func() {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/diagnose"
 	"github.com/yodel-rpc/yodel/internal/instanceevents"
 	"github.com/yodel-rpc/yodel/internal/live"
@@ -263,7 +264,7 @@ func (ep *Endpoint) noteReady(by string, ready bool) {
 func (cl *cluster) noteInstances(kind string, endpoints []*Endpoint) {
 	for _, e := range instanceevents.Of(kind, cl.service, len(endpoints), func(i int) (string, bool) {
 		in := endpoints[i].instance.Load()
-		return in.Addr, in.State == inactive
+		return in.Addr, in.State == discovery.Inactive
 	}) {
 		cl.client.Note(e)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -26,7 +27,7 @@ func Example_liveData() { //nolint:testableexamples // its output depends on the
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error)
 	go func() { served <- server.Serve(ctx, l) }()
-	client := yodel.NewClient(yodel.Static("cafe"), &yodel.ClientOptions{Transport: network, Name: "waiter"})
+	client := yodel.NewClient(discovery.Static("cafe"), &yodel.ClientOptions{Transport: network, Name: "waiter"})
 	drink := "tea"
 	if _, err := order.Call(ctx, client, &drink); err != nil {
 		fmt.Println(err)

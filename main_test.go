@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -111,7 +112,7 @@ func serveOn(t testing.TB, s *yodel.Server, l net.Listener) {
 // newClient returns a client of the servers at addrs, which is closed when the test ends.
 func newClient(t testing.TB, o *yodel.ClientOptions, addrs ...string) *yodel.Client {
 	t.Helper()
-	c := yodel.NewClient(yodel.Static(addrs...), o)
+	c := yodel.NewClient(discovery.Static(addrs...), o)
 	t.Cleanup(c.Close)
 	return c
 }

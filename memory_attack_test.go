@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/flate"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -97,7 +98,7 @@ func TestDecompressedRequestsAreBounded(t *testing.T) {
 	must(t, err)
 	release := make(chan struct{})
 	var begun atomic.Int64
-	s := newServer(t, &yodel.ServerOptions{Compressors: []yodel.Compressor{flate.Compressor}, MaxMemory: 32 << 20, Limits: yodel.Limits{MaxDecompressed: size}})
+	s := newServer(t, &yodel.ServerOptions{Compressors: []compress.Compressor{flate.Compressor}, MaxMemory: 32 << 20, Limits: yodel.Limits{MaxDecompressed: size}})
 	handle(t, s, "Hold", func(ctx context.Context, _ *[]byte) (*[]byte, error) {
 		begun.Add(1)
 		select {

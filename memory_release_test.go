@@ -11,6 +11,7 @@ import (
 	"weak"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/flate"
 )
 
@@ -21,7 +22,7 @@ type text struct{ Text string }
 func TestEndedCallsKeepNoMessages(t *testing.T) {
 	var requests, replies [4]weak.Pointer[text]
 	var n atomic.Int32
-	s := newServer(t, &yodel.ServerOptions{Compressors: []yodel.Compressor{flate.Compressor}})
+	s := newServer(t, &yodel.ServerOptions{Compressors: []compress.Compressor{flate.Compressor}})
 	method := yodel.Method[text, text]("Text.Repeat")
 	method.Handle(s, func(_ context.Context, in *text) (*text, error) {
 		out := &text{in.Text}

@@ -15,7 +15,9 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/gzip"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/file"
 	"github.com/yodel-rpc/yodel/registry/memory"
@@ -40,7 +42,7 @@ func TestMistakesAreExplained(t *testing.T) {
 		}
 		return newClient(t, o, addr).Do(t.Context(), call)
 	}
-	from := func(r yodel.Resolver) error {
+	from := func(r discovery.Resolver) error {
 		c := yodel.NewClient(r, &yodel.ClientOptions{DialTimeout: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
 		defer c.Close()
 		return c.Call(t.Context(), "Arith.Mul", &Args{1, 2}, nil)
@@ -156,8 +158,8 @@ func TestMistakesAreExplained(t *testing.T) {
 			`invalid_argument: handle Arith.Sub: int is not a function [YDL4001]`,
 		},
 		"no address": {
-			func() error { return from(yodel.Static()) },
-			`unavailable: Arith.Mul: no instance is known: the client was given no address: yodel.Dial and yodel.Static take at least one [YDL1001]`,
+			func() error { return from(discovery.Static()) },
+			`unavailable: Arith.Mul: no instance is known: the client was given no address: yodel.Dial and discovery.Static take at least one [YDL1001]`,
 		},
 		"no resolver": {
 			func() error { return from(nil) },
@@ -206,10 +208,10 @@ func TestNilMiddlewareIsRefused(t *testing.T) {
 	for want, create := range map[string]func(){
 		"yodel: ClientOptions.Middleware[1] is nil": func() {
 			pass := func(next yodel.Handler) yodel.Handler { return next }
-			yodel.NewClient(yodel.Static(), &yodel.ClientOptions{Middleware: []yodel.Middleware{pass, nil}})
+			yodel.NewClient(discovery.Static(), &yodel.ClientOptions{Middleware: []yodel.Middleware{pass, nil}})
 		},
 		"yodel: ClientOptions.EndpointMiddleware[0] is nil": func() {
-			yodel.NewClient(yodel.Static(), &yodel.ClientOptions{EndpointMiddleware: []yodel.EndpointMiddleware{nil}})
+			yodel.NewClient(discovery.Static(), &yodel.ClientOptions{EndpointMiddleware: []yodel.EndpointMiddleware{nil}})
 		},
 		"yodel: ServerOptions.Middleware[0] is nil": func() {
 			yodel.NewServer(&yodel.ServerOptions{Middleware: []yodel.Middleware{nil}})
@@ -231,7 +233,7 @@ func TestElementsOfOneNameAreRefused(t *testing.T) {
 	yodel.NewServer(&yodel.ServerOptions{Codecs: []yodel.Codec{yodel.JSON, gob.Codec}})
 	for want, o := range map[string]*yodel.ServerOptions{
 		`yodel: element 2 of ServerOptions.Codecs has the name "gob" of an earlier element`:       {Codecs: []yodel.Codec{gob.Codec, yodel.JSON, gob.Codec}},
-		`yodel: element 1 of ServerOptions.Compressors has the name "gzip" of an earlier element`: {Compressors: []yodel.Compressor{gzip.Compressor, gzip.Compressor}},
+		`yodel: element 1 of ServerOptions.Compressors has the name "gzip" of an earlier element`: {Compressors: []compress.Compressor{gzip.Compressor, gzip.Compressor}},
 	} {
 		func() {
 			defer func() {
@@ -269,7 +271,7 @@ func inventory(t testing.TB, o *registry.Options) *registry.Registry {
 	t.Helper()
 	r := memory.New(o)
 	if o == nil {
-		must(t, r.Announce(t.Context(), "Inventory", yodel.Instance{Addr: "127.0.0.1:1"}, time.Minute))
+		must(t, r.Announce(t.Context(), "Inventory", discovery.Instance{Addr: "127.0.0.1:1"}, time.Minute))
 		t.Cleanup(func() { must(t, r.Withdraw(context.Background(), "Inventory", "127.0.0.1:1")) })
 	}
 	return r
@@ -297,11 +299,11 @@ type failingResolver struct{ asked atomic.Int32 }
 
 func (r *failingResolver) String() string { return "the list" }
 
-func (r *failingResolver) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+func (r *failingResolver) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	if r.asked.Add(1) == 1 {
 		return errors.New("connection refused")
 	}
-	update([]yodel.Instance{{Addr: "127.0.0.1:1"}})
+	update([]discovery.Instance{{Addr: "127.0.0.1:1"}})
 	<-ctx.Done()
 	return nil
 }
@@ -325,7 +327,7 @@ func TestAListOfServicesHoldsUpNoCall(t *testing.T) {
 // A hangingLister has no instances, and never lists its services.
 type hangingLister struct{}
 
-func (hangingLister) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+func (hangingLister) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	update(nil)
 	<-ctx.Done()
 	return nil

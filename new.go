@@ -10,6 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/yodel-rpc/yodel/codec/raw"
+	"github.com/yodel-rpc/yodel/compress"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/body"
 	"github.com/yodel-rpc/yodel/internal/defaults"
 	"github.com/yodel-rpc/yodel/internal/diagnose"
@@ -35,13 +38,13 @@ import (
 
 // Dial returns a client for servers at the given addresses, with default options. Dial does not
 // wait for a connection. Ready and the calls wait for one.
-func Dial(addrs ...string) *Client { return NewClient(Static(addrs...), nil) }
+func Dial(addrs ...string) *Client { return NewClient(discovery.Static(addrs...), nil) }
 
 // NewClient returns a client for the instances that r knows. O may be nil. NewClient waits neither
 // for instances nor for a connection.
 //
 //nolint:contextcheck,nolintlint // a client outlives the caller of NewClient
-func NewClient(r Resolver, o *ClientOptions) *Client {
+func NewClient(r discovery.Resolver, o *ClientOptions) *Client {
 	if o == nil {
 		o = &ClientOptions{}
 	}
@@ -86,8 +89,8 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	case nil:
 		c.cluster.update(nil)
 		c.cluster.list.Fail(source.ErrNone)
-	case static: // without the goroutine of follow, which would only wait
-		c.cluster.update(s.instances())
+	case discovery.Fixed: // without the goroutine of follow, which would only wait
+		c.cluster.update(s)
 		if len(s) == 0 {
 			c.cluster.list.Fail(source.ErrNoAddress)
 		}
@@ -173,7 +176,7 @@ func NewServer(o *ServerOptions) *Server {
 	s := new(Server)
 	o = o.amended(s)
 	*s = Server{
-		opts: *o, limits: o.Limits.withDefaults(), codecs: make(map[string]Codec), compressors: make(map[string]Compressor),
+		opts: *o, limits: o.Limits.withDefaults(), codecs: make(map[string]Codec), compressors: make(map[string]compress.Compressor),
 		pool: mux.NewPool(), watch: inline.NewWatch(), started: time.Now(),
 	}
 	opts := &s.opts
@@ -240,12 +243,12 @@ func fill[T any](option string, all map[string]T, elements []T, nameOf func(T) s
 // fillCodecs adds the codecs and compressors of the options, and the codecs that every server has.
 func (s *Server) fillCodecs() {
 	fill("ServerOptions.Codecs", s.codecs, s.opts.Codecs, Codec.Name)
-	for _, c := range []Codec{JSON, Raw} {
+	for _, c := range []Codec{JSON, raw.Codec} {
 		if s.codecs[c.Name()] == nil {
 			s.codecs[c.Name()] = c
 		}
 	}
-	fill("ServerOptions.Compressors", s.compressors, s.opts.Compressors, Compressor.Name)
+	fill("ServerOptions.Compressors", s.compressors, s.opts.Compressors, compress.Compressor.Name)
 }
 
 // setUpCalls prepares the calls to peers.
@@ -273,7 +276,7 @@ func newConns(s *Server) *serve.Conns[connection] {
 		},
 		Failed: func(l net.Listener, err error, again time.Duration) {
 			addr := l.Addr().String()
-			s.event(ConnEvent{Kind: introspect.ListenFailed, Addr: addr, Err: err})
+			s.event(introspect.ConnEvent{Kind: introspect.ListenFailed, Addr: addr, Err: err})
 			if again > 0 {
 				s.opts.Logger.Warn("yodel: accept failed", "addr", addr, "err", err, "againIn", again)
 			}

@@ -177,19 +177,9 @@ func (w *messageWatch) Message(ctx context.Context, sent bool, bytes int) {
 	}
 }
 
-// A ConnEvent is something that happened to a connection or a listener.
-type ConnEvent struct {
-	// Kind is the kind of event. Package introspect has the kinds.
-	Kind introspect.ConnEventKind
-	// Addr is the address of the peer, or of the listener.
-	Addr string
-	// Err is the reason, for the kinds that have one.
-	Err error
-}
-
 // ending returns the event for a connection that ended with err.
-func ending(addr string, err error) ConnEvent {
-	e := ConnEvent{Addr: addr, Err: err}
+func ending(addr string, err error) introspect.ConnEvent {
+	e := introspect.ConnEvent{Addr: addr, Err: err}
 	op, _ := errors.AsType[*mux.IOError](err)
 	switch {
 	case errors.Is(err, mux.ErrClosed), errors.Is(err, mux.ErrRetired), errors.Is(err, mux.ErrAged):
@@ -206,7 +196,7 @@ func ending(addr string, err error) ConnEvent {
 
 // event passes a connection event to the OnConn hook. If the event suggests that instances have
 // moved, it also asks the resolver to refresh.
-func (c *Client) event(e ConnEvent) {
+func (c *Client) event(e introspect.ConnEvent) {
 	if c.refresh != nil && e.Kind != introspect.Connected && e.Kind != introspect.Closed {
 		_ = c.guard.Apart("the resolver's Refresh", nil, func() error { // a failure is in the log
 			c.refresh()

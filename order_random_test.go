@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/middleware/timeout"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -357,7 +358,7 @@ func runChaos(t *testing.T, seed uint64, calls int) {
 	for _, addr := range addrs {
 		c.serve(addr)
 	}
-	client := yodel.NewClient(yodel.Static(addrs...), c.options())
+	client := yodel.NewClient(discovery.Static(addrs...), c.options())
 	must(t, client.Ready(context.Background()))
 	stuck := time.AfterFunc(10*time.Minute, func() { panic(fmt.Sprint("seed ", seed, ": calls have not ended")) })
 	defer stuck.Stop()

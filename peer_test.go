@@ -16,7 +16,9 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/flate"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -83,9 +85,9 @@ func TestASlowHookDoesNotStopTheReaderOfItsConnection(t *testing.T) {
 		go func() { stopped <- s.ListenAndServe(ctx, "server") }()
 		synctest.Wait()
 		var events []introspect.ConnEventKind
-		c := yodel.NewClient(yodel.Static("server"), &yodel.ClientOptions{
+		c := yodel.NewClient(discovery.Static("server"), &yodel.ClientOptions{
 			Transport: network, Server: served, DialTimeout: time.Hour,
-			OnConn: func(e yodel.ConnEvent) {
+			OnConn: func(e introspect.ConnEvent) {
 				if e.Kind == introspect.Connected {
 					<-release
 				}
@@ -119,7 +121,7 @@ func TestASlowHookDoesNotStopTheReaderOfItsConnection(t *testing.T) {
 }
 
 func TestAServerCallsMethodsOfItsClient(t *testing.T) {
-	served := newServer(t, &yodel.ServerOptions{Codecs: []yodel.Codec{gob.Codec}, Compressors: []yodel.Compressor{flate.Compressor}})
+	served := newServer(t, &yodel.ServerOptions{Codecs: []yodel.Codec{gob.Codec}, Compressors: []compress.Compressor{flate.Compressor}})
 	handle(t, served, "Tell", func(ctx context.Context, in *string) (*string, error) {
 		call := yodel.CallFrom(ctx)
 		call.Trailer = yodel.Metadata{"codec": call.Codec.Name(), "k": call.Metadata["k"]}

@@ -31,19 +31,6 @@ type Codec interface {
 	Decode(src []byte, v any) error
 }
 
-// A Compressor makes encoded messages smaller. Its methods are called concurrently.
-type Compressor interface {
-	// Name returns the compressor's name on the wire, for example "gzip".
-	Name() string
-	// Append appends the compressed src to dst and returns the extended slice.
-	Append(dst, src []byte) ([]byte, error)
-	// Decompress appends the decompressed src to dst and returns the extended slice. It must stop
-	// with an error that matches ErrTooLarge as soon as it would append more than limit bytes. In
-	// one call it may allocate about twice limit, plus memory that it keeps for later calls. It
-	// must not allocate memory of a length that src only announces.
-	Decompress(dst, src []byte, limit int) ([]byte, error)
-}
-
 // A Transport moves bytes between two addresses. Its methods are called concurrently.
 //
 // A Transport may know better than its caller why a connection failed. In that case Dial, or Read
@@ -153,33 +140,6 @@ type Messages interface {
 	End()
 }
 
-// A Resolver knows the instances of one service. It may have a method Describe, which tells
-// clients what else it can do: see Description.
-type Resolver interface {
-	// Watch calls update with the whole set of instances, at once and after every change, until ctx
-	// ends. The receiver does not change the slice. If Watch returns an error, the set is no longer
-	// known: the client keeps using the last set and calls Watch again after a pause. Ctx carries a
-	// function that adds events to the live data of the client: see introspect.NoteOf.
-	Watch(ctx context.Context, update func([]Instance)) error
-}
-
-// A Registrar makes instances known to resolvers. Its methods are called concurrently. It may have
-// a method Describe, which tells servers what else it can do: see Description.
-type Registrar interface {
-	// Announce writes in as the record for in.Addr under service, replacing any earlier record. The
-	// registry may drop the record if it is not announced again within ttl, so that the record of a
-	// server that died disappears. Servers announce three times per ttl. Announce must not rely on
-	// an earlier write, because the registry may have lost its data. If the record is unchanged,
-	// Announce may renew it without writing it. Announce returns when ctx ends.
-	//
-	// A registry may let operators set the state and the weight of instances. Announce then writes
-	// the operator's values in place of the values of in: see Description.Overrides.
-	Announce(ctx context.Context, service string, in Instance, ttl time.Duration) error
-	// Withdraw removes the record for addr under service. It leaves the record of another server,
-	// with another incarnation. Withdrawing an unknown instance succeeds.
-	Withdraw(ctx context.Context, service, addr string) error
-}
-
 // A Picker chooses the endpoint for one attempt of a call. It is called concurrently, for every
 // attempt, and must not block.
 type Picker interface {
@@ -187,25 +147,13 @@ type Picker interface {
 	// endpoint (see Attempts.Avoids). If a picker returns nil for another reason, its optional
 	// method String() string explains it to the caller. Its optional method Verdict(call *Call, ep,
 	// picked *Endpoint) string is for the call's record: it returns why the call went to picked and
-	// not to ep, or "".
+	// not to ep, or "". A picker that learns how attempts ended is a balance.Learner.
 	Pick(call *Call) *Endpoint
 }
 
-// A Learner is a Picker that is told how attempts ended. Pickers that do not implement Learner
-// cost nothing extra per call.
-type Learner interface {
+// A Learner is a balance.Learner.
+type learner interface {
 	Picker
-	// Ended is called once for each attempt on ep, with the time until the reply and the outcome.
-	// Ep may have left the picker's set by then. Ended is called concurrently, also by the
-	// goroutine that reads a connection, and must not block. It is called for calls that are pinned
-	// to an endpoint as well. It is not called for one-way calls, because their outcome is unknown.
-	//
-	// For a stream, Ended is called when the stream has ended, and took is 0. Took is also 0 for a
-	// request that could not be sent. Err is an *Error. If the server answered with an error, only
-	// its Code and NotProcessed are set.
-	//
-	// A Learner should keep what it learns in Endpoint.State. A balancer that wraps another one may
-	// build several pickers from it and call Ended on only one of them.
 	Ended(ep *Endpoint, took time.Duration, err error)
 }
 
@@ -220,69 +168,3 @@ type Balancer func(endpoints []*Endpoint, last Picker) Picker
 type Caller interface {
 	Do(ctx context.Context, call *Call) error
 }
-
-// A KeyMemory remembers the outcomes of calls that have an idempotency key. Package once has one.
-// Its methods are called concurrently.
-type KeyMemory interface {
-	// Guard returns a handler that calls next once for each key, and answers later calls with the
-	// same key with the outcome of the first. The server calls Guard once and puts the handler
-	// below its middleware, so that it guards every method.
-	Guard(next Handler) Handler
-	// Scope returns the name of the memory, and how long the memory remembers a key after a call
-	// with that key arrived. Servers that share a memory return the same name. Different memories
-	// have different names. A name has at most 255 bytes. The server replaces a longer name by a
-	// hash. The name of a memory that ends with its process begins with "process:". If the name is
-	// empty, the memory is not ready, and the server tells clients that it remembers nothing. The
-	// server calls Scope when it begins to serve and when each connection begins. The connection
-	// waits until Scope returns.
-	Scope() (name string, keep time.Duration)
-}
-
-// An Instance is one running server of a service, as a registry lists it. A registry stores it as
-// JSON that people can read. Slices and maps in an Instance must not be changed.
-type Instance struct {
-	// Addr is the address of the server, in the form that the client's transport dials: HOST:PORT
-	// for TCP. If it is empty, the server announces the address at which it listens, or that of the
-	// host's default route if it listens at all addresses.
-	Addr string `json:"addr"`
-	// Protocols are the protocols that the server speaks, for example "yodel" or "netrpc". A client
-	// uses "yodel" if Protocols contains it, and otherwise the first of ClientOptions.Wires that
-	// Protocols contains. If Protocols contains none of them, the client leaves the instance out.
-	// Empty means yodel. A server with ServerOptions.Protocols announces "yodel" and their names,
-	// unless its Instance sets the list.
-	Protocols []string `json:"protocols,omitempty"`
-	// Group is a part of the fleet that clients can select, for example a team's servers or a
-	// canary. Several groups are separated by commas.
-	Group string `json:"group,omitempty"`
-	// Version is the version of the service, which clients can select.
-	Version string `json:"version,omitempty"`
-	// Weight is the instance's share of the calls, for balancers that use weights. 0 means 1.
-	Weight int `json:"weight,omitempty"`
-	// Zone is the data center or rack in which the server runs, for balancers that prefer their own
-	// zone.
-	Zone string `json:"zone,omitempty"`
-	// Latitude and Longitude locate the server, in degrees. If both are 0, the location is unknown.
-	Latitude  float64 `json:"latitude,omitempty"`
-	Longitude float64 `json:"longitude,omitempty"`
-	// State is empty or "active" if the instance receives calls, and "inactive" if it receives
-	// none.
-	State string `json:"state,omitempty"`
-	// Tags are words by which clients can select instances.
-	Tags []string `json:"tags,omitempty"`
-	// Metadata describes the instance further.
-	Metadata Metadata `json:"metadata,omitempty"`
-	// Started is when the server began to serve.
-	Started time.Time `json:"started,omitzero"`
-	// Incarnation identifies one run of the server's process. The server sets it. A client compares
-	// it with the incarnation that the connected server sends, to detect that another server now
-	// listens at Addr.
-	Incarnation string `json:"incarnation,omitempty"`
-	// CallRate is how many calls the server executed per second when the record was written, and
-	// Inflight is how many calls were in flight. Servers update the record when these values have
-	// changed a lot.
-	CallRate float64 `json:"callRate,omitempty"`
-	Inflight int     `json:"inflight,omitempty"`
-}
-
-// inactive is the State of an instance that receives no calls.
-const inactive = "inactive"

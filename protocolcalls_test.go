@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/flate"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 )
@@ -42,16 +43,16 @@ func TestServicesOfASession(t *testing.T) {
 
 // Compressing returns the compressor of the call, or that of the client.
 func TestCompressorOfACall(t *testing.T) {
-	s := newServer(t, &yodel.ServerOptions{Compressors: []yodel.Compressor{flate.Compressor, gzip.Compressor}})
+	s := newServer(t, &yodel.ServerOptions{Compressors: []compress.Compressor{flate.Compressor, gzip.Compressor}})
 	handle(t, s, "Echo", echo)
-	var got yodel.Compressor
+	var got compress.Compressor
 	c := connect(t, s, &yodel.ClientOptions{Compressor: flate.Compressor, Middleware: []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
 		return func(ctx context.Context, call *yodel.Call) error {
 			got = call.Compressing()
 			return next(ctx, call)
 		}
 	}}})
-	for _, own := range []yodel.Compressor{nil, gzip.Compressor} {
+	for _, own := range []compress.Compressor{nil, gzip.Compressor} {
 		must(t, c.Do(t.Context(), &yodel.Call{Method: "Echo", Args: new("x"), Compressor: own}))
 		if want := own; want == nil && got != flate.Compressor || want != nil && got != want {
 			t.Errorf("the compressor of the call is %v: got %v", own, got)

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -737,14 +738,14 @@ func TestAMethodThatWasUnregisteredIsRefused(t *testing.T) {
 // A service without methods is withdrawn from registries.
 func TestAServiceWhoseMethodsWereUnregisteredIsWithdrawn(t *testing.T) {
 	registry := memory.New(nil)
-	s := newServer(t, &yodel.ServerOptions{Registrars: []yodel.Registrar{registry}})
+	s := newServer(t, &yodel.ServerOptions{Registrars: []discovery.Registrar{registry}})
 	handle(t, s, "Late.Method", func(n int) int { return n })
 	serve(t, s)
 	known := make(chan int, 100)
 	ctx, cancel := context.WithCancel(t.Context())
 	watched := make(chan error, 1)
 	go func() {
-		watched <- registry.Service("Late").Watch(ctx, func(instances []yodel.Instance) { known <- len(instances) })
+		watched <- registry.Service("Late").Watch(ctx, func(instances []discovery.Instance) { known <- len(instances) })
 	}()
 	receiveValue(t, known, 1, "the service is announced")
 	must(t, s.Unregister("Late.Method"))

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/flate"
 )
 
@@ -37,10 +39,10 @@ func TestTheBodyOfARequest(t *testing.T) {
 		}
 	}
 	compressor := flate.Compressor
-	s := newServer(t, &yodel.ServerOptions{Middleware: []yodel.Middleware{look}, Compressors: []yodel.Compressor{compressor}})
+	s := newServer(t, &yodel.ServerOptions{Middleware: []yodel.Middleware{look}, Compressors: []compress.Compressor{compressor}})
 	length := func(in *string) (*int, error) { n := len(*in); return &n, nil }
 	handle(t, s, "Length", func(_ context.Context, in *string) (*int, error) { return length(in) })
-	handle(t, s, "View", func(_ context.Context, in *yodel.View) (*[]byte, error) {
+	handle(t, s, "View", func(_ context.Context, in *raw.View) (*[]byte, error) {
 		out := []byte(strings.ToUpper(string(*in)))
 		return &out, nil
 	})
@@ -51,8 +53,8 @@ func TestTheBodyOfARequest(t *testing.T) {
 		if n != len(large) || bodies[len(bodies)-1] != `"`+large+`"` {
 			t.Errorf("with %+v: the method got %d bytes, and the middleware %d", o, n, len(bodies[len(bodies)-1]))
 		}
-		raw, upper := []byte(large), []byte(nil)
-		must(t, connect(t, s, o).Do(t.Context(), &yodel.Call{Method: "View", Args: &raw, Reply: &upper, Codec: yodel.Raw}))
+		message, upper := []byte(large), []byte(nil)
+		must(t, connect(t, s, o).Do(t.Context(), &yodel.Call{Method: "View", Args: &message, Reply: &upper, Codec: raw.Codec}))
 		if string(upper) != strings.ToUpper(large) || bodies[len(bodies)-1] != large {
 			t.Errorf("raw, with %+v: the method got %d bytes, and the middleware %d", o, len(upper), len(bodies[len(bodies)-1]))
 		}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/internal/body"
 	"github.com/yodel-rpc/yodel/internal/carries"
 	"github.com/yodel-rpc/yodel/internal/diagnose"
@@ -30,8 +31,8 @@ import (
 // A client has one for all its endpoints, and a server has one for all its peers. The handle of a
 // binding is the same on all these connections.
 type requester struct {
-	codec         Codec      // for calls without a codec of their own
-	compressor    Compressor // for calls without a compressor of their own; nil means none
+	codec         Codec               // for calls without a codec of their own
+	compressor    compress.Compressor // for calls without a compressor of their own; nil means none
 	compressAbove int
 	noWait        bool
 	checksum      bool
@@ -134,7 +135,7 @@ func (c *Call) kind() uint64 {
 	return c.stream.Kind
 }
 
-func nameOf(c Compressor) string {
+func nameOf(c compress.Compressor) string {
 	if c == nil {
 		return ""
 	}
@@ -351,7 +352,7 @@ func remoteError(call *Call, a *mux.Answer, f *fields.Answer) *Error {
 }
 
 // format returns the format of bodies in a codec and a compressor, which may be nil.
-func (q *requester) format(codec Codec, c Compressor) format {
+func (q *requester) format(codec Codec, c compress.Compressor) format {
 	f := format{Side: &q.bodies, Pack: unpack.Packer{Compressor: c, Above: q.compressAbove, Limits: q.limits.decompressed(), Gate: &q.unpacking}}
 	f.Use(codec)
 	return f

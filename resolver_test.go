@@ -10,19 +10,20 @@ import (
 	"testing/synctest"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
-type resolverFunc func(ctx context.Context, update func([]yodel.Instance)) error
+type resolverFunc func(ctx context.Context, update func([]discovery.Instance)) error
 
-func (f resolverFunc) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+func (f resolverFunc) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	return f(ctx, update)
 }
 
 // A settable resolver is told by the test which instances there are.
 type settable struct {
 	mu        sync.Mutex
-	instances []yodel.Instance
+	instances []discovery.Instance
 	changed   chan struct{}
 	err       error // of Watch; nil while it works
 }
@@ -34,14 +35,14 @@ func newSettable(addrs ...string) *settable {
 }
 
 func (r *settable) set(addrs ...string) {
-	instances := make([]yodel.Instance, len(addrs))
+	instances := make([]discovery.Instance, len(addrs))
 	for i, addr := range addrs {
 		instances[i].Addr = addr
 	}
 	r.setInstances(instances)
 }
 
-func (r *settable) setInstances(instances []yodel.Instance) {
+func (r *settable) setInstances(instances []discovery.Instance) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.instances, r.err = instances, nil
@@ -58,7 +59,7 @@ func (r *settable) fail(err error) {
 	r.changed = make(chan struct{})
 }
 
-func (r *settable) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+func (r *settable) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	for {
 		r.mu.Lock()
 		instances, changed, err := r.instances, r.changed, r.err
@@ -95,9 +96,9 @@ func TestAnAddressThatIsListedTwice(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- s.ListenAndServe(ctx, "shop") }()
 			r := newSettable()
-			var instances []yodel.Instance
+			var instances []discovery.Instance
 			for _, state := range states {
-				instances = append(instances, yodel.Instance{Addr: "shop", State: state})
+				instances = append(instances, discovery.Instance{Addr: "shop", State: state})
 			}
 			r.setInstances(instances)
 			c := yodel.NewClient(r, &yodel.ClientOptions{Transport: network, Logger: slog.New(slog.DiscardHandler)})

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 )
 
@@ -136,7 +137,7 @@ func TestANewClientFindsWhoAnswers(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := startFleet(t, "a", "b", "c")
 				for range 10 {
-					c := yodel.NewClient(yodel.Static(named3(s.kind, s.n)...), &yodel.ClientOptions{Transport: transportFunc(f.dial)})
+					c := yodel.NewClient(discovery.Static(named3(s.kind, s.n)...), &yodel.ClientOptions{Transport: transportFunc(f.dial)})
 					began := time.Now()
 					for range 20 {
 						if _, err := inspect.Ping.Call(t.Context(), c, &inspect.Empty{}); err != nil {
@@ -229,7 +230,7 @@ func TestResetsOfASingleServerThroughSockets(t *testing.T) {
 func TestAConnectionThatBrokeTheProtocolCostsNoCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startFleet(t, "a", "b")
-		c := yodel.NewClient(yodel.Static("a", "b"), &yodel.ClientOptions{
+		c := yodel.NewClient(discovery.Static("a", "b"), &yodel.ClientOptions{
 			Transport: f.network,
 			EndpointMiddleware: []yodel.EndpointMiddleware{func(ep *yodel.Endpoint, next yodel.Handler) yodel.Handler {
 				return func(ctx context.Context, call *yodel.Call) error {

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/internal/admission"
 	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/expiry"
@@ -120,7 +121,7 @@ func (x *foreignContext) Cancel() { x.Context.Cancel(mux.ErrCallerGone) }
 // compressor, which may be nil. If the server has no method "shop.Cart.Add", Begin takes
 // "shop.Cart/Add", and the other way round. Begin never returns nil: a call that cannot succeed
 // fails in Run.
-func (ses *Session) Begin(method string, codec Codec, compressor Compressor) *Served {
+func (ses *Session) Begin(method string, codec Codec, compressor compress.Compressor) *Served {
 	v, again := ses.server.freed.Get().(*Served)
 	if !again {
 		v = new(Served)

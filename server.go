@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/compress"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/admission"
 	"github.com/yodel-rpc/yodel/internal/announcer"
 	"github.com/yodel-rpc/yodel/internal/body"
@@ -53,7 +55,7 @@ type ServerOptions struct {
 	// Compressors are the compressors that the server understands. It compresses a reply with the
 	// compressor that the client chose for the method. Default none. NewServer panics if two
 	// elements have the same name.
-	Compressors []Compressor
+	Compressors []compress.Compressor
 	// CompressAbove is the size from which replies are compressed, in bytes. Default 1024.
 	CompressAbove int
 	// Transport is the transport that ListenAndServe listens with. If it has a method NewListener,
@@ -64,8 +66,22 @@ type ServerOptions struct {
 	Middleware []Middleware
 	// Keys remembers the outcomes of calls that have an idempotency key, below all Middleware: see
 	// package once. Clients learn of Keys when they connect, and send such a call again only to
-	// servers that remember its key. Default none: each call with a key is executed.
-	Keys KeyMemory
+	// servers that remember its key. The methods of Keys are called concurrently. Default none:
+	// each call with a key is executed.
+	Keys interface {
+		// Guard returns a handler that calls next once for each key, and answers later calls with
+		// the same key with the outcome of the first. The server calls Guard once and puts the
+		// handler below its middleware, so that it guards every method.
+		Guard(next Handler) Handler
+		// Scope returns the name of the memory, and how long the memory remembers a key after a
+		// call with that key arrived. Servers that share a memory return the same name. Different
+		// memories have different names. A name has at most 255 bytes. The server replaces a longer
+		// name by a hash. The name of a memory that ends with its process begins with "process:".
+		// If the name is empty, the memory is not ready, and the server tells clients that it
+		// remembers nothing. The server calls Scope when it begins to serve and when each
+		// connection begins. The connection waits until Scope returns.
+		Scope() (name string, keep time.Duration)
+	}
 	// Observers watch calls, outside of all middleware. Default none.
 	Observers []Observer
 	// CountBytes makes the server count the bytes of the calls of each method, for Server.Stats.
@@ -115,11 +131,11 @@ type ServerOptions struct {
 	// Registrars announce the server in registries, so that clients find it: one record for each
 	// service whose methods the server has. The records exist from the time at which the server
 	// listens until it begins to drain. Default none.
-	Registrars []Registrar
+	Registrars []discovery.Registrar
 	// Instance is the record that is announced. Its Addr defaults to the listener's address. If
 	// that is an unspecified address, Addr defaults to the first address of the host.
 	// UpdateInstance changes the record.
-	Instance Instance
+	Instance discovery.Instance
 	// AnnounceEvery is the interval at which the server renews its announcement. A registry drops
 	// the record if it has not been renewed for three times AnnounceEvery. Default 10 s.
 	AnnounceEvery time.Duration
@@ -153,7 +169,7 @@ type ServerOptions struct {
 	Limits Limits
 	// OnConn is called with each connection event. It must return soon, and may shut the server
 	// down. Default none.
-	OnConn func(ConnEvent)
+	OnConn func(introspect.ConnEvent)
 	// Protocols are the protocols that the server speaks in addition to yodel's own, on the same
 	// ports. The first bytes of a connection select the protocol, in the order of the list. If
 	// Protocols is set, a client may wait five minutes before it sends its first byte, because
@@ -181,7 +197,7 @@ type Server struct {
 	handler     Handler // the chain: middleware, then the method
 	plain       bool    // without middleware, Keys and observers of all calls
 	codecs      map[string]Codec
-	compressors map[string]Compressor
+	compressors map[string]compress.Compressor
 	pool        *mux.Pool
 	watch       *inline.Watch
 	foreign     admission.Room // the limits of all sessions together
@@ -210,7 +226,7 @@ type Server struct {
 	methods   registered.Methods
 	schemas   schema.Book
 	rules     []func() introspect.Rules // of the registrars that have any
-	announced announcer.Group[Instance]
+	announced announcer.Group[discovery.Instance]
 	samples   *samples.Sampler // records of calls that it executes, and that it and its handlers make
 
 	lent serve.Lent[*serverConn, *mux.Pool] // to clients that have the server in their options; also its own pool
@@ -258,7 +274,7 @@ func (s *Server) serve(nc net.Conn, refused error) {
 	addr := peer.Addr.String()
 	refuse := func(err error) {
 		_ = conn.Close() // there is nothing more to say
-		s.event(ConnEvent{Kind: introspect.Refused, Addr: addr, Err: err})
+		s.event(introspect.ConnEvent{Kind: introspect.Refused, Addr: addr, Err: err})
 		if !errors.Is(err, ErrServerClosed) { // a connection that comes after Shutdown is not logged
 			s.peerLines.Warn(loglimit.Refused, func() []any { return []any{"peer", addr, "err", err} })
 		}
@@ -272,7 +288,7 @@ func (s *Server) serve(nc net.Conn, refused error) {
 		refuse(err)
 		return
 	}
-	s.event(ConnEvent{Kind: introspect.Accepted, Addr: addr})
+	s.event(introspect.ConnEvent{Kind: introspect.Accepted, Addr: addr})
 	if len(s.opts.Protocols) == 0 {
 		if err := s.serveNative(nc, nil, peer, nil); err != nil {
 			refuse(err)
@@ -330,9 +346,9 @@ func (ses *Session) recognize(refuse func(error), native *bool) (p Protocol, nam
 	})
 	switch {
 	case err != nil:
-		s.event(ConnEvent{Kind: introspect.ReadFailed, Addr: ses.Peer.Addr.String(), Err: err})
+		s.event(introspect.ConnEvent{Kind: introspect.ReadFailed, Addr: ses.Peer.Addr.String(), Err: err})
 	case ses.ctx.Err() != nil: // Shutdown has cut it off
-		s.event(ConnEvent{Kind: introspect.Closed, Addr: ses.Peer.Addr.String()})
+		s.event(introspect.ConnEvent{Kind: introspect.Closed, Addr: ses.Peer.Addr.String()})
 	case p != nil && !ses.Reserve(session.BufferSize):
 		refuse(failure("YDL3007", "the server has no memory left for a connection"))
 	case p != nil:
@@ -381,7 +397,7 @@ func (sc *serverConn) visible() *Peer {
 }
 
 // event passes a connection event to the OnConn hook.
-func (s *Server) event(e ConnEvent) {
+func (s *Server) event(e introspect.ConnEvent) {
 	if s.opts.OnConn != nil {
 		_ = s.hooks.Run(s.guard, "the OnConn hook", func() error { // a failure is in the log
 			s.opts.OnConn(e)
@@ -407,7 +423,7 @@ func (sc *serverConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 		e := asError(err)
 		sc.refused.Store(true)
 		if !sc.dialled {
-			s.event(ConnEvent{Kind: introspect.Refused, Addr: peer.Addr.String(), Err: err})
+			s.event(introspect.ConnEvent{Kind: introspect.Refused, Addr: peer.Addr.String(), Err: err})
 		}
 		return &mux.Refusal{Code: uint16(e.Code), ID: e.ID, Message: e.Message}
 	}

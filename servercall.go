@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/codec/raw"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/internal/fault"
 	"github.com/yodel-rpc/yodel/internal/fields"
 	"github.com/yodel-rpc/yodel/internal/grpcstatus"
@@ -53,7 +55,7 @@ type serverCall struct {
 	late    *late.Reply              // nil unless the handler has called Later
 	packed  *[]byte                  // holds the compressed reply
 	counted int                      // bytes counted for the decoded request, until done
-	view    View                     // the request, for a method that takes a View
+	view    raw.View                 // the request, for a method that takes a View
 	heirs   atomic.Pointer[heritage] // inherited by the handler's calls; nil before the first
 
 	times   record.Served
@@ -439,7 +441,7 @@ func (c *serverCall) deserted() bool {
 }
 
 // format returns the format of bodies in a codec and a compressor. Both may be nil.
-func (s *Server) format(codec Codec, c Compressor) format {
+func (s *Server) format(codec Codec, c compress.Compressor) format {
 	f := s.calls.format(codec, c)
 	f.Side = &s.bodies
 	return f

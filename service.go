@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/yodel-rpc/yodel/codec/raw"
 	"github.com/yodel-rpc/yodel/internal/iface"
 	"github.com/yodel-rpc/yodel/internal/kinds"
 	"github.com/yodel-rpc/yodel/internal/pipe"
@@ -269,7 +270,7 @@ func (s *Server) addAll(of string, added map[string]*method) error {
 	defer s.methods.Release(names) // also if OnRegister panics
 	for _, name := range names {
 		if m := added[name]; of == "" {
-			m.Views = m.Takes(reflect.TypeFor[View]())
+			m.Views = m.Takes(reflect.TypeFor[raw.View]())
 		}
 		if s.opts.OnRegister == nil {
 			continue

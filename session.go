@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/internal/admission"
 	"github.com/yodel-rpc/yodel/internal/iface"
 	"github.com/yodel-rpc/yodel/internal/loglimit"
@@ -193,7 +194,7 @@ func (ses *Session) served(err error) {
 			return []any{"peer", ses.Peer.Addr.String(), "protocol", ses.protocol, "what", err.Error(), "id", "YDL1106"}
 		})
 	}
-	ses.server.event(ConnEvent{Kind: kind, Addr: ses.Peer.Addr.String(), Err: why})
+	ses.server.event(introspect.ConnEvent{Kind: kind, Addr: ses.Peer.Addr.String(), Err: why})
 }
 
 // awaitCalls ends the calls of a client that has gone, and waits for them. One-way calls may take
@@ -217,7 +218,7 @@ func (ses *Session) Busy() (done func()) {
 func (ses *Session) Codec(name string) Codec { return ses.server.codecs[name] }
 
 // Compressor returns the server's compressor with this name, or nil.
-func (ses *Session) Compressor(name string) Compressor { return ses.server.compressors[name] }
+func (ses *Session) Compressor(name string) compress.Compressor { return ses.server.compressors[name] }
 
 // HasService reports whether the server has a method of the service, for protocols that answer a
 // call of an unknown method differently if the service is known.
@@ -262,7 +263,7 @@ func (ses *Session) connect() error {
 	if err := ses.server.connect(ses.Peer); err != nil {
 		ses.refused.Store(true)
 		go ses.drain(time.Time{})
-		ses.server.event(ConnEvent{Kind: introspect.Refused, Addr: ses.Peer.Addr.String(), Err: err})
+		ses.server.event(introspect.ConnEvent{Kind: introspect.Refused, Addr: ses.Peer.Addr.String(), Err: err})
 		return err
 	}
 	ses.known.Store(true)
@@ -278,7 +279,7 @@ type boundFor struct {
 // bind returns the binding of a method name with a codec and a compressor: the last one that was
 // used, or the one for of, which Begin does not know yet. The session remembers the bindings of
 // existing methods.
-func (ses *Session) bind(name string, codec Codec, compressor Compressor, of *boundFor) *boundMethod {
+func (ses *Session) bind(name string, codec Codec, compressor compress.Compressor, of *boundFor) *boundMethod {
 	if of != nil {
 		of.caller = text.Clip(of.caller, wire.MaxCaller)
 	}

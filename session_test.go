@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -99,7 +101,7 @@ func (p lines) Serve(ctx context.Context, s *yodel.Session) error {
 type linesServer struct {
 	*yodel.Server
 	network *mem.Network
-	events  chan yodel.ConnEvent
+	events  chan introspect.ConnEvent
 	ended   chan error
 }
 
@@ -108,9 +110,9 @@ func serveLines(t *testing.T, p lines, o yodel.ServerOptions) *linesServer {
 	if p.codec == nil {
 		p.codec = yodel.JSON
 	}
-	s := &linesServer{network: mem.New(), events: make(chan yodel.ConnEvent, 1000), ended: make(chan error, 1)}
+	s := &linesServer{network: mem.New(), events: make(chan introspect.ConnEvent, 1000), ended: make(chan error, 1)}
 	o.Protocols, o.Transport = []yodel.Protocol{p}, s.network
-	o.OnConn = func(e yodel.ConnEvent) { s.events <- e }
+	o.OnConn = func(e introspect.ConnEvent) { s.events <- e }
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -771,7 +773,7 @@ func TestCallInTheContextOfAnUnknownMethod(t *testing.T) {
 		}
 	}}})
 	handle(t, s.Server, "Double", double)
-	client = yodel.NewClient(yodel.Static("lines"), &yodel.ClientOptions{Transport: s.network})
+	client = yodel.NewClient(discovery.Static("lines"), &yodel.ClientOptions{Transport: s.network})
 	defer client.Close()
 	if got := ask(t, s.dial(t), "Nothing", "4"); got != "" { // no reply and no error
 		t.Errorf("got %s", got)
@@ -1196,7 +1198,7 @@ var servedForms = []servedForm{
 
 // serve serves a call of "Served.Echo" as a Protocol does, and returns the reply, in memory of buf.
 func (f *servedForm) serve(ses *yodel.Session, body, buf []byte) ([]byte, *yodel.Error) {
-	v := ses.Begin("Served.Echo", yodel.Raw, nil)
+	v := ses.Begin("Served.Echo", raw.Codec, nil)
 	if f.free {
 		defer v.Free()
 	} else {
@@ -1219,7 +1221,7 @@ func (f *servedForm) serve(ses *yodel.Session, body, buf []byte) ([]byte, *yodel
 // serveEcho returns a server with a method that returns what it gets.
 func serveEcho() *yodel.Server {
 	s := yodel.NewServer(&yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler)})
-	yodel.Method[yodel.View, yodel.View]("Served.Echo").Handle(s, func(_ context.Context, in *yodel.View) (*yodel.View, error) { return in, nil })
+	yodel.Method[raw.View, raw.View]("Served.Echo").Handle(s, func(_ context.Context, in *raw.View) (*raw.View, error) { return in, nil })
 	return s
 }
 
@@ -1252,7 +1254,7 @@ func TestHandlersKeepWhatTheyHaveOfFreedCalls(t *testing.T) {
 	}
 	var all []kept
 	s := yodel.NewServer(&yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler)})
-	yodel.Method[yodel.View, yodel.View]("Served.Echo").Handle(s, func(ctx context.Context, in *yodel.View) (*yodel.View, error) {
+	yodel.Method[raw.View, raw.View]("Served.Echo").Handle(s, func(ctx context.Context, in *raw.View) (*raw.View, error) {
 		k := kept{ctx: ctx, number: string(*in)}
 		if len(all)%3 == 0 {
 			k.call = yodel.CallFrom(ctx)
@@ -1278,7 +1280,7 @@ func TestHandlersKeepWhatTheyHaveOfFreedCalls(t *testing.T) {
 				t.Errorf("call %s: got %q, %v", want, got, e)
 			}
 		}
-		running := ses.Begin("Served.Echo", yodel.Raw, nil)
+		running := ses.Begin("Served.Echo", raw.Codec, nil)
 		running.Call().Tenant = "of another call"
 		defer running.End()
 		for _, k := range all {
@@ -1343,7 +1345,7 @@ func TestFreedCallsAreNotLikeEarlierOnes(t *testing.T) {
 func TestFreedCallsOfManyGoroutines(t *testing.T) {
 	var left sync.WaitGroup
 	s := yodel.NewServer(&yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler)})
-	yodel.Method[yodel.View, yodel.View]("Served.Echo").Handle(s, func(ctx context.Context, in *yodel.View) (*yodel.View, error) {
+	yodel.Method[raw.View, raw.View]("Served.Echo").Handle(s, func(ctx context.Context, in *raw.View) (*raw.View, error) {
 		want := string(*in)
 		if (*in)[len(*in)-1] == '0' {
 			left.Go(func() {

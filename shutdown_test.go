@@ -272,14 +272,14 @@ func TestConnectionsThatComeDuringShutdownAreTold(t *testing.T) {
 // One that is still being decided about when the patience of Shutdown ends is not let in any more.
 func TestShutdownDoesNotWaitForTheAcceptFilterForEver(t *testing.T) {
 	come, goOn := make(chan struct{}, 1), make(chan struct{})
-	refused := make(chan yodel.ConnEvent, 1)
+	refused := make(chan introspect.ConnEvent, 1)
 	s := newServer(t, &yodel.ServerOptions{
 		Accept: func(net.Conn) error {
 			come <- struct{}{}
 			<-goOn
 			return nil
 		},
-		OnConn: func(e yodel.ConnEvent) {
+		OnConn: func(e introspect.ConnEvent) {
 			if e.Kind == introspect.Refused {
 				refused <- e
 			}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
@@ -29,7 +30,7 @@ func TestACallThatStays(t *testing.T) {
 			start(t, s, l)
 		}
 		stays := true
-		c := yodel.NewClient(yodel.Static("a", "b"), &yodel.ClientOptions{Transport: network, Middleware: []yodel.Middleware{
+		c := yodel.NewClient(discovery.Static("a", "b"), &yodel.ClientOptions{Transport: network, Middleware: []yodel.Middleware{
 			func(next yodel.Handler) yodel.Handler {
 				return func(ctx context.Context, call *yodel.Call) error {
 					if stays {
@@ -65,7 +66,7 @@ func TestACallThatStays(t *testing.T) {
 
 func TestAPinnedCallIsToldWhenItsEndpointIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := yodel.NewClient(yodel.Static("nobody"), &yodel.ClientOptions{Transport: mem.New()})
+		c := yodel.NewClient(discovery.Static("nobody"), &yodel.ClientOptions{Transport: mem.New()})
 		defer c.Close()
 		call := &yodel.Call{Method: string(relay), Args: new(int), Endpoint: c.Endpoints()[0]}
 		_ = c.Do(t.Context(), call) // connects, in vain
@@ -83,7 +84,7 @@ func TestAPinnedCallIsToldWhenItsEndpointIsTriedAgain(t *testing.T) {
 // What a client does in the background ends with it, and begins no more when it is closed.
 func TestWhatRunsInTheBackgroundEndsWithTheClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := yodel.NewClient(yodel.Static(), nil)
+		c := yodel.NewClient(discovery.Static(), nil)
 		ended := false
 		if !c.Background(func(ctx context.Context) {
 			<-ctx.Done()
@@ -108,7 +109,7 @@ func TestEndpointMiddlewareBeginsInTheBackground(t *testing.T) {
 	begun := make(chan struct{}, 1)
 	made := make(chan *yodel.Client, 1)
 	go func() {
-		made <- yodel.NewClient(yodel.Static("a"), &yodel.ClientOptions{
+		made <- yodel.NewClient(discovery.Static("a"), &yodel.ClientOptions{
 			Transport: mem.New(),
 			EndpointMiddleware: []yodel.EndpointMiddleware{func(ep *yodel.Endpoint, next yodel.Handler) yodel.Handler {
 				ep.Client().Background(func(context.Context) { begun <- struct{}{} })

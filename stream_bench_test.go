@@ -9,6 +9,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gencode"
+	"github.com/yodel-rpc/yodel/codec/raw"
 )
 
 // The methods of the benchmarks: a feed of as many messages as the request's number says, an upload
@@ -124,7 +125,7 @@ func receiveRaw(t testing.TB, c *yodel.Client, n int, reuse bool) {
 		some := min(n, 10_000)
 		n -= some
 		request := append(binary.LittleEndian.AppendUint64(nil, uint64(some)), make([]byte, 128)...)
-		recv := rawFeed.Do(t.Context(), c, &yodel.Call{Codec: yodel.Raw}, &request)
+		recv := rawFeed.Do(t.Context(), c, &yodel.Call{Codec: raw.Codec}, &request)
 		if reuse {
 			recv = recv.Reuse()
 		}

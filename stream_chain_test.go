@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/auth"
 	"github.com/yodel-rpc/yodel/middleware/retry"
@@ -359,7 +360,7 @@ func TestAStreamThatHasBegunCannotBeMadeAgain(t *testing.T) {
 // before it is received.
 func TestEachMessageSeesEachMessage(t *testing.T) {
 	type key struct{}
-	for _, codec := range []yodel.Codec{yodel.JSON, yodel.Raw} {
+	for _, codec := range []yodel.Codec{yodel.JSON, raw.Codec} {
 		t.Run(codec.Name(), func(t *testing.T) {
 			lines := make(chan string, 100)
 			watch := func(side string) yodel.Middleware {

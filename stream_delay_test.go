@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
 	"github.com/yodel-rpc/yodel/inspect"
 )
 
@@ -84,7 +85,7 @@ func TestLargeMessagesDoNotDelaySmallCalls(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, apart := newClient(t, &yodel.ClientOptions{Codec: yodel.Raw}, addr), newClient(t, nil, addr)
+			c, apart := newClient(t, &yodel.ClientOptions{Codec: raw.Codec}, addr), newClient(t, nil, addr)
 			small := func(c *yodel.Client) time.Duration {
 				began := time.Now()
 				must(t, c.Do(t.Context(), &yodel.Call{Method: string(inspect.Ping), Args: &Empty{}, Codec: yodel.JSON}))

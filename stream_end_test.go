@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/timeout"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -458,7 +459,7 @@ func TestNothingIsSentAfterTheHandlerHasReturned(t *testing.T) {
 		<-sent
 		return &yodel.Error{Code: yodel.Aborted, Message: "left", Details: []yodel.Detail{{Value: make([]byte, 15<<10)}}}
 	})
-	c := connect(t, s, &yodel.ClientOptions{Codec: yodel.Raw})
+	c := connect(t, s, &yodel.ClientOptions{Codec: raw.Codec})
 	for range 50 {
 		err := Big.Call(t.Context(), c, func(recv yodel.Recv[[]byte], _ yodel.Send[[]byte]) error {
 			for _, err := range recv {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
 	"github.com/yodel-rpc/yodel/criticality"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/introspect"
@@ -499,7 +500,7 @@ func TestTheMessagesOfEachAttemptAreCounted(t *testing.T) {
 		return nil
 	})
 	c := connect(t, s, &yodel.ClientOptions{Middleware: []yodel.Middleware{retry.With(&retry.Options{Times: 2, Backoff: 1})}})
-	call, in := &yodel.Call{Idempotent: true, Explain: true, Codec: yodel.Raw}, []byte("all")
+	call, in := &yodel.Call{Idempotent: true, Explain: true, Codec: raw.Codec}, []byte("all")
 	for _, err := range feed.Do(t.Context(), c, call, &in) {
 		must(t, err)
 	}

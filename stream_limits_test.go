@@ -19,8 +19,11 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gencode"
 	"github.com/yodel-rpc/yodel/codec/gob"
+	"github.com/yodel-rpc/yodel/codec/raw"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/flate"
 	"github.com/yodel-rpc/yodel/compress/gzip"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -119,14 +122,14 @@ func TestStreamsCarryAllCodecsAndCompressors(t *testing.T) {
 	for i, text := range texts {
 		tags = append(tags, tagged{uint64(i), text})
 	}
-	for name, compressor := range map[string]yodel.Compressor{"plain": nil, "flate": flate.Compressor, "gzip": gzip.Compressor} {
+	for name, compressor := range map[string]compress.Compressor{"plain": nil, "flate": flate.Compressor, "gzip": gzip.Compressor} {
 		of := sizes
 		if compressor != nil { // it is slow
 			of = []int{1, 2000, 100 << 10}
 		}
-		var raw [][]byte
+		var chunks [][]byte
 		for _, n := range of {
-			raw = append(raw, randomBytes(n), bytes.Repeat([]byte{7}, n))
+			chunks = append(chunks, randomBytes(n), bytes.Repeat([]byte{7}, n))
 		}
 		for _, checksum := range []bool{false, true} {
 			if name == "gzip" && checksum { // flate has both
@@ -135,7 +138,7 @@ func TestStreamsCarryAllCodecsAndCompressors(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%t", name, checksum), func(t *testing.T) {
 				server := func() *yodel.Server {
 					return yodel.NewServer(&yodel.ServerOptions{
-						Codecs: []yodel.Codec{gob.Codec, gencode.Codec}, Compressors: []yodel.Compressor{flate.Compressor, gzip.Compressor},
+						Codecs: []yodel.Codec{gob.Codec, gencode.Codec}, Compressors: []compress.Compressor{flate.Compressor, gzip.Compressor},
 					})
 				}
 				options := func(codec yodel.Codec) *yodel.ClientOptions {
@@ -144,7 +147,7 @@ func TestStreamsCarryAllCodecsAndCompressors(t *testing.T) {
 				sameText := func(a, b *string) bool { return *a == *b }
 				mirrored(t, server(), options(nil), sameText, texts...)
 				mirrored(t, server(), options(gob.Codec), sameText, texts...)
-				mirrored(t, server(), options(yodel.Raw), func(a, b *[]byte) bool { return bytes.Equal(*a, *b) }, raw...)
+				mirrored(t, server(), options(raw.Codec), func(a, b *[]byte) bool { return bytes.Equal(*a, *b) }, chunks...)
 				mirrored(t, server(), options(gencode.Codec), func(a, b *tagged) bool { return *a == *b }, tags...)
 			})
 		}
@@ -152,7 +155,7 @@ func TestStreamsCarryAllCodecsAndCompressors(t *testing.T) {
 }
 
 func TestMessagesOfStreamsAreCompressed(t *testing.T) {
-	s := yodel.NewServer(&yodel.ServerOptions{Compressors: []yodel.Compressor{flate.Compressor}})
+	s := yodel.NewServer(&yodel.ServerOptions{Compressors: []compress.Compressor{flate.Compressor}})
 	_, _, mirror := mirrors[string](s)
 	var in, out atomic.Int64
 	c := connect(t, s, &yodel.ClientOptions{Compressor: flate.Compressor, Transport: counted(&in, &out)})
@@ -197,7 +200,7 @@ func TestLimitsHoldForMessagesOfStreams(t *testing.T) {
 			if strings.Contains(name, "frames") {
 				text = strings.Repeat("x", 200_000)
 			}
-			s := yodel.NewServer(&yodel.ServerOptions{Limits: test.server, Compressors: []yodel.Compressor{flate.Compressor}})
+			s := yodel.NewServer(&yodel.ServerOptions{Limits: test.server, Compressors: []compress.Compressor{flate.Compressor}})
 			const feed yodel.Feed[int, string] = "Feed"
 			feed.Handle(s, func(_ context.Context, in *int, send yodel.Send[string]) error {
 				short := "short"
@@ -357,7 +360,7 @@ func TestAnUploadLeavesRoomForCallsThatDoNotWait(t *testing.T) {
 		must(t, err)
 		serveOn(t, s.Server, l)
 		stalled, resumed := new(atomic.Bool), make(chan struct{})
-		c := yodel.NewClient(yodel.Static("a"), &yodel.ClientOptions{NoWait: true, Transport: hookTransport{Transport: network, dialed: func(nc net.Conn) (net.Conn, error) {
+		c := yodel.NewClient(discovery.Static("a"), &yodel.ClientOptions{NoWait: true, Transport: hookTransport{Transport: network, dialed: func(nc net.Conn) (net.Conn, error) {
 			return stallingConn{nc, stalled, resumed}, nil
 		}}})
 		defer c.Close()

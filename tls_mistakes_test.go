@@ -150,7 +150,7 @@ func TestAProbeOfATLSPortIsNotLogged(t *testing.T) {
 	must(t, err)
 	serveOn(t, newServer(t, &yodel.ServerOptions{
 		Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		OnConn: func(e yodel.ConnEvent) {
+		OnConn: func(e introspect.ConnEvent) {
 			if e.Kind != introspect.Accepted {
 				ended <- e.Err
 			}

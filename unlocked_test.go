@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -40,7 +41,7 @@ func TestUpdateInstanceMayCallTheServer(t *testing.T) {
 	addr := serve(t, s)
 	must(t, newClient(t, nil, addr).Ready(t.Context()))
 	returns(t, "UpdateInstance returns", func() {
-		s.UpdateInstance(func(in *yodel.Instance) {
+		s.UpdateInstance(func(in *discovery.Instance) {
 			until(t, "the server knows its peer", func() bool { return len(s.Peers()) == 1 })
 			if s.Addr().String() != addr {
 				t.Errorf("the server listens at %v, want %s", s.Addr(), addr)
@@ -56,14 +57,14 @@ func TestNoUpdateOfAnInstanceIsLost(t *testing.T) {
 	const updates = 100
 	registry := memory.New(nil)
 	s := newServer(t, &yodel.ServerOptions{
-		Registrars: []yodel.Registrar{registry},
-		Instance:   yodel.Instance{Metadata: yodel.Metadata{"rack": "1"}},
+		Registrars: []discovery.Registrar{registry},
+		Instance:   discovery.Instance{Metadata: yodel.Metadata{"rack": "1"}},
 	})
 	serve(t, s)
 	var wg sync.WaitGroup
 	for range updates {
 		wg.Go(func() {
-			s.UpdateInstance(func(in *yodel.Instance) {
+			s.UpdateInstance(func(in *discovery.Instance) {
 				in.Weight++
 				in.Metadata["rack"] += "1"
 			})
@@ -72,12 +73,12 @@ func TestNoUpdateOfAnInstanceIsLost(t *testing.T) {
 	wg.Wait()
 	func() {
 		defer func() { _ = recover() }()
-		s.UpdateInstance(func(in *yodel.Instance) {
+		s.UpdateInstance(func(in *discovery.Instance) {
 			in.Weight = -1
 			panic("no")
 		})
 	}()
-	s.UpdateInstance(func(in *yodel.Instance) {
+	s.UpdateInstance(func(in *discovery.Instance) {
 		if in.Weight != updates || len(in.Metadata["rack"]) != updates+1 {
 			t.Errorf("after %d updates the weight is %d, and the metadata has grown by %d", updates, in.Weight, len(in.Metadata["rack"])-1)
 		}
@@ -156,7 +157,7 @@ func (l askingListener) Close() error {
 }
 
 func TestAListenerMayCallTheServer(t *testing.T) {
-	s := newServer(t, &yodel.ServerOptions{Registrars: []yodel.Registrar{memory.New(nil)}})
+	s := newServer(t, &yodel.ServerOptions{Registrars: []discovery.Registrar{memory.New(nil)}})
 	l := askingListener{listen(t), func() { s.Peers() }}
 	serveOn(t, s, l)
 	c := newClient(t, nil, l.Listener.Addr().String())
@@ -199,7 +200,7 @@ func TestConnectionsThatAreBeingAcceptedCount(t *testing.T) {
 	var log hookLog
 	network := mem.New()
 	goOn := make(chan struct{})
-	startHooked(t, network, &yodel.ServerOptions{MaxConns: limit, OnConn: func(e yodel.ConnEvent) {
+	startHooked(t, network, &yodel.ServerOptions{MaxConns: limit, OnConn: func(e introspect.ConnEvent) {
 		log.event(e)
 		if e.Kind == introspect.Accepted {
 			<-goOn
@@ -346,15 +347,15 @@ func TestASlowBalancerHoldsUpNobody(t *testing.T) {
 	for i := range addrs {
 		addrs[i] = serve(t, newServer(t, nil))
 	}
-	update := make(chan func([]yodel.Instance), 1)
-	set := func(to func([]yodel.Instance), addrs ...string) {
-		var all []yodel.Instance
+	update := make(chan func([]discovery.Instance), 1)
+	set := func(to func([]discovery.Instance), addrs ...string) {
+		var all []discovery.Instance
 		for _, addr := range addrs {
-			all = append(all, yodel.Instance{Addr: addr})
+			all = append(all, discovery.Instance{Addr: addr})
 		}
 		to(all)
 	}
-	r := resolverFunc(func(ctx context.Context, to func([]yodel.Instance)) error {
+	r := resolverFunc(func(ctx context.Context, to func([]discovery.Instance)) error {
 		set(to, addrs[0])
 		update <- to
 		set(to, addrs[:2]...)
@@ -407,7 +408,7 @@ func TestASlowBalancerHoldsUpNobody(t *testing.T) {
 }
 
 // newClientOf returns a client of what a resolver names, which is closed when the test ends.
-func newClientOf(t testing.TB, r yodel.Resolver, o *yodel.ClientOptions) *yodel.Client {
+func newClientOf(t testing.TB, r discovery.Resolver, o *yodel.ClientOptions) *yodel.Client {
 	t.Helper()
 	c := yodel.NewClient(r, o)
 	t.Cleanup(c.Close)
@@ -452,10 +453,10 @@ func TestASlowBalancerDoesNotKeepAConnectionFromCalls(t *testing.T) {
 // before. Here the resolver names the next set because of the Balancer.
 func TestTheNewestSetWins(t *testing.T) {
 	const sets = 20
-	instance := func(i int) []yodel.Instance { return []yodel.Instance{{Addr: fmt.Sprintf("server%d", i)}} }
-	var update func([]yodel.Instance)
+	instance := func(i int) []discovery.Instance { return []discovery.Instance{{Addr: fmt.Sprintf("server%d", i)}} }
+	var update func([]discovery.Instance)
 	var builds atomic.Int32
-	c := newClientOf(t, resolverFunc(func(ctx context.Context, name func([]yodel.Instance)) error {
+	c := newClientOf(t, resolverFunc(func(ctx context.Context, name func([]discovery.Instance)) error {
 		update = name
 		update(instance(0))
 		<-ctx.Done()
@@ -507,7 +508,7 @@ func TestACallMayComeBeforeTheChain(t *testing.T) {
 		must(t, err)
 		start(t, s, l)
 		passed := 0
-		c := yodel.NewClient(yodel.Static("a"), &yodel.ClientOptions{
+		c := yodel.NewClient(discovery.Static("a"), &yodel.ClientOptions{
 			Transport: network,
 			EndpointMiddleware: []yodel.EndpointMiddleware{func(ep *yodel.Endpoint, next yodel.Handler) yodel.Handler {
 				early := make(chan error, 1)
@@ -546,7 +547,7 @@ func TestTheErrorOfAResolverMayCallTheClient(t *testing.T) {
 		cancel()
 		_ = c.Ready(ctx)
 	}}
-	c = newClientOf(t, resolverFunc(func(context.Context, func([]yodel.Instance)) error { return failed }), &yodel.ClientOptions{
+	c = newClientOf(t, resolverFunc(func(context.Context, func([]discovery.Instance)) error { return failed }), &yodel.ClientOptions{
 		DialTimeout: 100 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 	})
 	close(made)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
+	"github.com/yodel-rpc/yodel/codec/raw"
 )
 
 type Point struct {
@@ -269,7 +270,7 @@ func TestCallsInACodecThatDoesNotCarryTheTypesAreNotExecuted(t *testing.T) {
 		"client, message": {c.Call(t.Context(), "T.Count", &generated{"7"}, new(int)), "YDL2103", "protobuf.JSON"},
 		"server, request": {c.Call(t.Context(), "T.In", encoded, new(yodel.Encoded)), "YDL2003", "byArray.Names (map[[2]int]string): a [2]int is no key in JSON (codec json)"},
 		"server, reply":   {c.Call(t.Context(), "T.Out", encoded, new(yodel.Encoded)), "YDL2003", "byArray.Names"},
-		"server, raw":     {c.Do(t.Context(), &yodel.Call{Method: "T.Count", Args: encoded, Reply: new(yodel.Encoded), Codec: yodel.Raw}), "YDL2003", "(codec raw)"},
+		"server, raw":     {c.Do(t.Context(), &yodel.Call{Method: "T.Count", Args: encoded, Reply: new(yodel.Encoded), Codec: raw.Codec}), "YDL2003", "(codec raw)"},
 	} {
 		e, ok := test.err.(*yodel.Error)
 		if !ok || e.ID != test.id || !e.NotProcessed || !strings.Contains(e.Message, test.says) {

@@ -10,19 +10,21 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/flate"
 )
 
 const (
-	viewEcho yodel.Method[[]byte, []byte]         = "View.Echo"
-	viewed   yodel.Method[yodel.View, yodel.View] = yodel.Method[yodel.View, yodel.View](viewEcho)
+	viewEcho yodel.Method[[]byte, []byte]     = "View.Echo"
+	viewed   yodel.Method[raw.View, raw.View] = yodel.Method[raw.View, raw.View](viewEcho)
 )
 
 // A handler that borrows its argument finds in it what its own caller sent until it returns,
 // wherever it runs, also when it waits while other requests are read, and can answer with it.
 func TestAViewIsValidUntilTheHandlerReturns(t *testing.T) {
 	for where := range placements(newServer(t, nil)) {
-		for _, codec := range []yodel.Codec{yodel.Raw, yodel.JSON} {
+		for _, codec := range []yodel.Codec{raw.Codec, yodel.JSON} {
 			t.Run(fmt.Sprint(where, " ", codec.Name()), func(t *testing.T) { callWithViews(t, where, codec) })
 		}
 	}
@@ -31,7 +33,7 @@ func TestAViewIsValidUntilTheHandlerReturns(t *testing.T) {
 func callWithViews(t *testing.T, where string, codec yodel.Codec) {
 	s := newServer(t, nil)
 	first, others := make(chan struct{}), make(chan struct{})
-	viewed.Handle(s, func(_ context.Context, in *yodel.View) (*yodel.View, error) {
+	viewed.Handle(s, func(_ context.Context, in *raw.View) (*raw.View, error) {
 		if len(*in) > 0 && (*in)[0] == 0 {
 			close(first)
 			<-others // the memory that it was read into may be wanted meanwhile
@@ -67,9 +69,9 @@ func callWithViews(t *testing.T, where string, codec yodel.Codec) {
 
 // Only bytes can be borrowed as they came.
 func TestAViewOfCompressedBytesIsDecompressed(t *testing.T) {
-	s := newServer(t, &yodel.ServerOptions{Compressors: []yodel.Compressor{flate.Compressor}})
-	viewed.Handle(s, func(_ context.Context, in *yodel.View) (*yodel.View, error) { return in, nil })
-	c := connect(t, s, &yodel.ClientOptions{Codec: yodel.Raw, Compressor: flate.Compressor, CompressAbove: 1})
+	s := newServer(t, &yodel.ServerOptions{Compressors: []compress.Compressor{flate.Compressor}})
+	viewed.Handle(s, func(_ context.Context, in *raw.View) (*raw.View, error) { return in, nil })
+	c := connect(t, s, &yodel.ClientOptions{Codec: raw.Codec, Compressor: flate.Compressor, CompressAbove: 1})
 	in := bytes.Repeat([]byte("ab"), 1000)
 	out, err := viewEcho.Call(t.Context(), c, &in)
 	must(t, err)

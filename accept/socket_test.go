@@ -15,6 +15,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/accept"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/testca"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/transport/tls"
@@ -93,7 +94,7 @@ func serve(t *testing.T, filter func(net.Conn) error, executed *atomic.Int32) (a
 // call makes one call from a local address.
 func call(t *testing.T, addr string, local net.IP) error {
 	t.Helper()
-	c := yodel.NewClient(yodel.Static(addr), &yodel.ClientOptions{
+	c := yodel.NewClient(discovery.Static(addr), &yodel.ClientOptions{
 		Transport: transportFrom{yodel.TCP, local}, Logger: slog.New(slog.DiscardHandler),
 	})
 	defer c.Close()
@@ -114,7 +115,7 @@ func TestARateIsDecidedBeforeTLS(t *testing.T) {
 	s := yodel.NewServer(&yodel.ServerOptions{
 		Accept: rate.Accept,
 		Logger: slog.New(slog.NewTextHandler(&lines, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		OnConn: func(e yodel.ConnEvent) {
+		OnConn: func(e introspect.ConnEvent) {
 			if e.Kind == introspect.Refused {
 				refused.Add(1)
 			}
@@ -148,7 +149,7 @@ func TestARateIsDecidedBeforeTLS(t *testing.T) {
 		_ = stdtls.Client(nc, config).HandshakeContext(t.Context()) // most fail
 		_ = nc.Close()
 	}
-	c := yodel.NewClient(yodel.Static(l.Addr().String()), &yodel.ClientOptions{
+	c := yodel.NewClient(discovery.Static(l.Addr().String()), &yodel.ClientOptions{
 		Transport: &tls.Transport{Client: config, Over: transportFrom{yodel.TCP, net.IPv4(127, 0, 0, 2)}},
 	})
 	defer c.Close()

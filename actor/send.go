@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // Send sends a message to an actor, and does not wait until it is handled. Message is a pointer to
@@ -588,7 +589,7 @@ func (s *System) newClientLocked(addr string) *yodel.Client {
 	o := *s.opts.Client
 	o.ConnMetadata = yodel.Metadata{keySystem: s.Addr()}
 	maps.Copy(o.ConnMetadata, s.opts.Client.ConnMetadata)
-	return yodel.NewClient(yodel.Static(addr), &o)
+	return yodel.NewClient(discovery.Static(addr), &o)
 }
 
 // forgetClientsLocked removes clients that were not used for some time, if there are many. The

@@ -15,6 +15,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/actor"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -54,7 +55,7 @@ type streamer struct{ *yodel.Client }
 
 func newStreamer(t *testing.T, network yodel.Transport) streamer {
 	t.Helper()
-	c := yodel.NewClient(yodel.Static("host:1"), &yodel.ClientOptions{Transport: network, DialTimeout: time.Minute})
+	c := yodel.NewClient(discovery.Static("host:1"), &yodel.ClientOptions{Transport: network, DialTimeout: time.Minute})
 	t.Cleanup(c.Close)
 	return streamer{c}
 }

@@ -56,8 +56,8 @@ func (s *System) forgetPeersLocked() {
 
 // onConn wraps an OnConn, and informs the actors that are Watchers. Clients that a server has
 // accepted are connected once its Connect has returned.
-func (s *System) onConn(own func(yodel.ConnEvent), accepts bool) func(yodel.ConnEvent) {
-	return func(e yodel.ConnEvent) {
+func (s *System) onConn(own func(introspect.ConnEvent), accepts bool) func(introspect.ConnEvent) {
+	return func(e introspect.ConnEvent) {
 		if own != nil {
 			own(e)
 		}

@@ -58,7 +58,7 @@ func (p *ewma) Pick(call *yodel.Call) *yodel.Endpoint {
 	return a
 }
 
-// Ended implements yodel.Learner.
+// Ended implements balance.Learner.
 func (p *ewma) Ended(ep *yodel.Endpoint, took time.Duration, err error) {
 	c := costOf(ep)
 	switch yodel.CodeOf(err) {

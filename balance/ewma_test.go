@@ -18,8 +18,8 @@ import (
 const hour = time.Hour
 
 // learner returns an EWMA of endpoints whose replies have taken this long.
-func learner(all []*yodel.Endpoint, took ...time.Duration) yodel.Learner {
-	p := balance.EWMA(all, nil).(yodel.Learner)
+func learner(all []*yodel.Endpoint, took ...time.Duration) balance.Learner {
+	p := balance.EWMA(all, nil).(balance.Learner)
 	for i, d := range took {
 		p.Ended(all[i], d, nil)
 	}

@@ -5,11 +5,12 @@ package balance_test
 import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/balance"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 func Example() {
 	// region zone
-	c := yodel.NewClient(yodel.Static("10.0.0.1:8972", "10.0.0.2:8972"), &yodel.ClientOptions{
+	c := yodel.NewClient(discovery.Static("10.0.0.1:8972", "10.0.0.2:8972"), &yodel.ClientOptions{
 		Balancer: balance.Group("checkout", balance.Zone("eu-1", balance.Smooth)),
 	})
 	// endregion zone
@@ -27,7 +28,7 @@ func ExampleKetama() {
 		}
 		return balance.ByMethod(call)
 	}
-	c := yodel.NewClient(yodel.Static("10.0.0.1:8972", "10.0.0.2:8972"), &yodel.ClientOptions{
+	c := yodel.NewClient(discovery.Static("10.0.0.1:8972", "10.0.0.2:8972"), &yodel.ClientOptions{
 		Balancer: balance.Bounded(1.25, byUser),
 	})
 	// endregion by

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 )
 
@@ -19,11 +20,11 @@ import (
 type fleet struct {
 	client *yodel.Client
 	stays  *atomic.Int64 // see works
-	tell   chan []yodel.Instance
+	tell   chan []discovery.Instance
 	told   chan struct{}
 }
 
-func (f *fleet) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+func (f *fleet) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	for {
 		select {
 		case instances := <-f.tell:
@@ -52,22 +53,22 @@ func newFleetOn(t testing.TB, transport yodel.Transport, b yodel.Balancer) *flee
 
 func newFleetWith(t testing.TB, o *yodel.ClientOptions) *fleet {
 	t.Helper()
-	f := &fleet{tell: make(chan []yodel.Instance), told: make(chan struct{})}
+	f := &fleet{tell: make(chan []discovery.Instance), told: make(chan struct{})}
 	f.client = yodel.NewClient(f, o)
 	t.Cleanup(f.client.Close)
 	return f
 }
 
 // become makes the fleet consist of instances, and returns its endpoints.
-func (f *fleet) become(instances ...yodel.Instance) []*yodel.Endpoint {
+func (f *fleet) become(instances ...discovery.Instance) []*yodel.Endpoint {
 	f.tell <- instances
 	<-f.told
 	return f.client.Endpoints()
 }
 
 // instances returns n instances whose addresses are numbered from 1.
-func instances(n int) []yodel.Instance {
-	all := make([]yodel.Instance, n)
+func instances(n int) []discovery.Instance {
+	all := make([]discovery.Instance, n)
 	for i := range all {
 		all[i].Addr = fmt.Sprintf("cart-%d:8972", i+1)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/balance"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 )
@@ -70,11 +71,11 @@ func TestNamesThatAreNoAddressesCostNoCall(t *testing.T) {
 // An addresses is a resolver that is told which addresses there are.
 type addresses chan []string
 
-func (r addresses) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+func (r addresses) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	for {
 		select {
 		case addrs := <-r:
-			all := make([]yodel.Instance, len(addrs))
+			all := make([]discovery.Instance, len(addrs))
 			for i, addr := range addrs {
 				all[i].Addr = addr
 			}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/balance"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 )
 
@@ -42,7 +43,7 @@ func TestLowestLatencyPrefersTheNearServer(t *testing.T) {
 		proxy.Slow(60 * time.Millisecond)
 		addrs = append(addrs, proxy.Addr)
 	}
-	c := yodel.NewClient(yodel.Static(addrs...), &yodel.ClientOptions{
+	c := yodel.NewClient(discovery.Static(addrs...), &yodel.ClientOptions{
 		Balancer: balance.LowestLatency, Logger: slog.New(slog.DiscardHandler),
 	})
 	defer c.Close()

@@ -10,22 +10,23 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/balance"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
 // What the tests of the balancers that look at load and time have in common.
 
 // A roll is a resolver with these instances.
-type roll []yodel.Instance
+type roll []discovery.Instance
 
-func (r roll) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+func (r roll) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	update(r)
 	<-ctx.Done()
 	return nil
 }
 
 // enrolled returns the endpoints of these instances, which no call reaches. All are ready.
-func enrolled(t testing.TB, instances ...yodel.Instance) []*yodel.Endpoint {
+func enrolled(t testing.TB, instances ...discovery.Instance) []*yodel.Endpoint {
 	t.Helper()
 	got := make(chan []*yodel.Endpoint, 1)
 	c := yodel.NewClient(roll(instances), &yodel.ClientOptions{
@@ -42,9 +43,9 @@ func enrolled(t testing.TB, instances ...yodel.Instance) []*yodel.Endpoint {
 // withLoads returns endpoints of which the registry says that so many calls are in flight there.
 func withLoads(t testing.TB, loads ...int) []*yodel.Endpoint {
 	t.Helper()
-	instances := make([]yodel.Instance, len(loads))
+	instances := make([]discovery.Instance, len(loads))
 	for i, n := range loads {
-		instances[i] = yodel.Instance{Addr: fmt.Sprintf("nobody:%d", i+1), Inflight: n}
+		instances[i] = discovery.Instance{Addr: fmt.Sprintf("nobody:%d", i+1), Inflight: n}
 	}
 	return enrolled(t, instances...)
 }
@@ -126,7 +127,7 @@ func TestPicksByLoadAllocateNothing(t *testing.T) {
 		all := withLoads(t, make([]int, n)...)
 		for name, b := range byLoad {
 			p, call := b(all, nil), &yodel.Call{}
-			ended, _ := p.(yodel.Learner)
+			ended, _ := p.(balance.Learner)
 			allocs := testing.AllocsPerRun(1000, func() {
 				ep := p.Pick(call)
 				if ended != nil {

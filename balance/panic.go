@@ -30,7 +30,7 @@ func Panic(below float64, b yodel.Balancer) yodel.Balancer {
 		}
 		p := &panicking{Picker: b(endpoints, inner), endpoints: endpoints, below: below}
 		p.few.Store(p.count())
-		if l, ok := p.Picker.(yodel.Learner); ok {
+		if l, ok := p.Picker.(Learner); ok {
 			return &panickingLearner{panicking: p, learner: l}
 		}
 		return p
@@ -78,7 +78,7 @@ func (p *panicking) count() bool {
 
 type panickingLearner struct {
 	*panicking
-	learner yodel.Learner
+	learner Learner
 }
 
 func (p *panickingLearner) Ended(ep *yodel.Endpoint, took time.Duration, err error) {

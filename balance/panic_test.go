@@ -55,10 +55,10 @@ func TestPanicOfManyEndpoints(t *testing.T) {
 
 func TestPanicHandsOnWhatItsBalancerLearns(t *testing.T) {
 	all := withLoads(t, 0, 0)
-	if _, ok := balance.Panic(0.5, balance.Random)(all, nil).(yodel.Learner); ok {
+	if _, ok := balance.Panic(0.5, balance.Random)(all, nil).(balance.Learner); ok {
 		t.Error("it wants to learn, and Random does not")
 	}
-	p, ok := balance.Panic(0.5, balance.EWMA)(all, nil).(yodel.Learner)
+	p, ok := balance.Panic(0.5, balance.EWMA)(all, nil).(balance.Learner)
 	if !ok {
 		t.Fatal("it does not want to learn, and EWMA does")
 	}

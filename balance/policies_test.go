@@ -13,6 +13,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/balance"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // In each cycle the counts are those of the weights, and a heavy endpoint does not come in a row.
@@ -158,8 +159,8 @@ func TestStickyStaysUntilItsEndpointIsNotReady(t *testing.T) {
 }
 
 func TestNearest(t *testing.T) {
-	at := func(addr string, lat, lon float64) yodel.Instance {
-		return yodel.Instance{Addr: addr, Latitude: lat, Longitude: lon}
+	at := func(addr string, lat, lon float64) discovery.Instance {
+		return discovery.Instance{Addr: addr, Latitude: lat, Longitude: lon}
 	}
 	all := newFleet(t, nil).become(
 		at("nowhere", 0, 0), at("sydney", -33.87, 151.21), at("paris 1", 48.857, 2.352), at("hamburg", 53.55, 9.99),
@@ -258,9 +259,9 @@ func TestAperturesKeepToTheirPart(t *testing.T) {
 
 func TestFilters(t *testing.T) {
 	all := newFleet(t, nil).become(
-		yodel.Instance{Addr: "a", Group: "checkout, canary", Version: "1"},
-		yodel.Instance{Addr: "b", Group: "checkout", Version: "2", Tags: []string{"ssd", "gpu"}},
-		yodel.Instance{Addr: "c", Version: "2", Tags: []string{"gpu"}, Weight: 3})
+		discovery.Instance{Addr: "a", Group: "checkout, canary", Version: "1"},
+		discovery.Instance{Addr: "b", Group: "checkout", Version: "2", Tags: []string{"ssd", "gpu"}},
+		discovery.Instance{Addr: "c", Version: "2", Tags: []string{"gpu"}, Weight: 3})
 	for _, one := range []struct {
 		name    string
 		balance yodel.Balancer
@@ -273,11 +274,11 @@ func TestFilters(t *testing.T) {
 		{"version", balance.Version("2", balance.Smooth), "b c", ""},
 		{"tag", balance.Tag("ssd", balance.Random), "b", ""},
 		{"all", balance.Version("2", balance.Tag("gpu", balance.Group("checkout", balance.Random))), "b", ""},
-		{"where", balance.Where(func(in yodel.Instance) bool { return in.Weight > 1 }, balance.Random), "c", ""},
+		{"where", balance.Where(func(in discovery.Instance) bool { return in.Weight > 1 }, balance.Random), "c", ""},
 		{"no such group", balance.Group("chekout", balance.Random), "", `none of them has the group "chekout"; they have ["" "canary" "checkout"]`},
 		{"no such version", balance.Version("3", balance.Ketama(balance.ByKey)), "", `none of them has the version "3"; they have ["1" "2"]`},
 		{"none with both", balance.Version("1", balance.Tag("gpu", balance.Random)), "", `none of them has the tag "gpu"; they have []`},
-		{"nowhere", balance.Where(func(yodel.Instance) bool { return false }, balance.Random), "", "Where keeps none of them"},
+		{"nowhere", balance.Where(func(discovery.Instance) bool { return false }, balance.Random), "", "Where keeps none of them"},
 	} {
 		t.Run(one.name, func(t *testing.T) {
 			p := one.balance(all, nil)
@@ -349,13 +350,13 @@ func TestACallThatNobodyPassesForFails(t *testing.T) {
 
 func TestZoneHandsOnWhatItsBalancerLearns(t *testing.T) {
 	all := newFleet(t, nil).become(
-		yodel.Instance{Addr: "a", Zone: "eu"}, yodel.Instance{Addr: "b", Zone: "eu"},
-		yodel.Instance{Addr: "c", Zone: "us", Group: "canary"}, yodel.Instance{Addr: "d", Zone: "us", Group: "canary"})
-	if _, ok := balance.Zone("eu", balance.Random)(all, nil).(yodel.Learner); ok {
+		discovery.Instance{Addr: "a", Zone: "eu"}, discovery.Instance{Addr: "b", Zone: "eu"},
+		discovery.Instance{Addr: "c", Zone: "us", Group: "canary"}, discovery.Instance{Addr: "d", Zone: "us", Group: "canary"})
+	if _, ok := balance.Zone("eu", balance.Random)(all, nil).(balance.Learner); ok {
 		t.Error("it wants to learn, and Random does not")
 	}
 	b := balance.Zone("eu", balance.EWMA)
-	p, ok := b(all, b(all[:1], nil)).(yodel.Learner)
+	p, ok := b(all, b(all[:1], nil)).(balance.Learner)
 	if !ok {
 		t.Fatal("it does not want to learn, and EWMA does")
 	}
@@ -367,7 +368,7 @@ func TestZoneHandsOnWhatItsBalancerLearns(t *testing.T) {
 		ep.SetReady("test", false)
 	}
 	wantShares(t, "elsewhere", all, tally(p, 100), 0, 0, 0, 1)
-	if _, ok := balance.Zone("eu", balance.Group("canary", balance.EWMA))(all, nil).(yodel.Learner); !ok {
+	if _, ok := balance.Zone("eu", balance.Group("canary", balance.EWMA))(all, nil).(balance.Learner); !ok {
 		t.Error("it does not want to learn when a filter leaves nobody in the zone")
 	}
 }
@@ -376,8 +377,8 @@ func TestZoneHandsOnWhatItsBalancerLearns(t *testing.T) {
 func TestNearestOfPlacesThatAreNoneOnEarth(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
 	all := newFleet(t, nil).become(
-		yodel.Instance{Addr: "no latitude", Latitude: nan, Longitude: 13.4}, yodel.Instance{Addr: "no longitude", Latitude: 52.5, Longitude: nan},
-		yodel.Instance{Addr: "far", Latitude: 52.5, Longitude: inf}, yodel.Instance{Addr: "auckland", Latitude: -36.85, Longitude: 174.76})
+		discovery.Instance{Addr: "no latitude", Latitude: nan, Longitude: 13.4}, discovery.Instance{Addr: "no longitude", Latitude: 52.5, Longitude: nan},
+		discovery.Instance{Addr: "far", Latitude: 52.5, Longitude: inf}, discovery.Instance{Addr: "auckland", Latitude: -36.85, Longitude: 174.76})
 	wantShares(t, "from Berlin", all, tally(balance.Nearest(52.52, 13.4)(all, nil), 100), 0, 0, 0, 1)
 	wantShares(t, "from nowhere", all, tally(balance.Nearest(nan, inf)(all, nil), 4000), 1, 1, 1, 1)
 }

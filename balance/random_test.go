@@ -10,6 +10,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/balance"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -28,7 +29,7 @@ func (nowhere) Listen(string) (net.Listener, error) { return nil, errors.New("no
 func endpoints(t *testing.T, addrs ...string) []*yodel.Endpoint {
 	t.Helper()
 	known := make(chan struct{}, 1)
-	c := yodel.NewClient(yodel.Static(addrs...), &yodel.ClientOptions{
+	c := yodel.NewClient(discovery.Static(addrs...), &yodel.ClientOptions{
 		Transport: nowhere{},
 		Balancer: func(all []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
 			defer func() { known <- struct{}{} }()

@@ -18,7 +18,7 @@ import (
 // balancer. Calls beyond the share go where b would send them without the new endpoint.
 //
 // The age of an endpoint counts from the start of its server if the registry reports it
-// (yodel.Instance.Started), and otherwise from when the client learned of it. Endpoints that a
+// (discovery.Instance.Started), and otherwise from when the client learned of it. Endpoints that a
 // client begins with are not new. While all endpoints are new, nothing is held back.
 //
 // The growth is that of Envoy's slow start with aggression 1, and so is the least share.
@@ -52,7 +52,7 @@ func SlowStart(over time.Duration, b yodel.Balancer) yodel.Balancer {
 		s.mu.Lock()
 		s.divideLocked(others)
 		s.mu.Unlock()
-		if l, ok := s.all.(yodel.Learner); ok {
+		if l, ok := s.all.(Learner); ok {
 			return &startingLearner{starting: s, learner: l}
 		}
 		return s
@@ -170,7 +170,7 @@ func (s *starting) Pick(call *yodel.Call) *yodel.Endpoint {
 
 type startingLearner struct {
 	*starting
-	learner yodel.Learner
+	learner Learner
 }
 
 func (s *startingLearner) Ended(ep *yodel.Endpoint, took time.Duration, err error) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/balance"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 func TestSlowStartGivesANewEndpointAGrowingShare(t *testing.T) {
@@ -68,9 +69,9 @@ func TestSlowStartGoesByWhenServersWereStarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()
 		all := enrolled(t,
-			yodel.Instance{Addr: "old:1", Started: now.Add(-hour)},
-			yodel.Instance{Addr: "new:1", Started: now.Add(-4 * time.Second)},
-			yodel.Instance{Addr: "ahead:1", Started: now.Add(hour)}, // its clock is
+			discovery.Instance{Addr: "old:1", Started: now.Add(-hour)},
+			discovery.Instance{Addr: "new:1", Started: now.Add(-4 * time.Second)},
+			discovery.Instance{Addr: "ahead:1", Started: now.Add(hour)}, // its clock is
 		)
 		p := balance.SlowStart(10*time.Second, balance.Random)(all, nil)
 		wantShares(t, "of a client that begins", all, tally(p, 20_000), 1+0.3, 0.4, 1+0.3)
@@ -91,10 +92,10 @@ func TestSlowStartHoldsNothingBackWhileAllAreNew(t *testing.T) {
 
 func TestSlowStartHandsOnWhatItsBalancerLearns(t *testing.T) {
 	all := withLoads(t, 0, 0)
-	if _, ok := balance.SlowStart(hour, balance.Random)(all, nil).(yodel.Learner); ok {
+	if _, ok := balance.SlowStart(hour, balance.Random)(all, nil).(balance.Learner); ok {
 		t.Error("it wants to learn, and Random does not")
 	}
-	p, ok := balance.SlowStart(hour, balance.EWMA)(all, nil).(yodel.Learner)
+	p, ok := balance.SlowStart(hour, balance.EWMA)(all, nil).(balance.Learner)
 	if !ok {
 		t.Fatal("it does not want to learn, and EWMA does")
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // The balancers in this file pass a subset of the endpoints to another balancer. They can be
@@ -17,7 +18,7 @@ import (
 // changes, and not for each call.
 
 // Where makes b choose among the endpoints whose instances keep accepts.
-func Where(keep func(yodel.Instance) bool, b yodel.Balancer) yodel.Balancer {
+func Where(keep func(discovery.Instance) bool, b yodel.Balancer) yodel.Balancer {
 	if keep == nil {
 		panic("balance: Where with a nil function")
 	}
@@ -28,7 +29,7 @@ func Where(keep func(yodel.Instance) bool, b yodel.Balancer) yodel.Balancer {
 // several groups, separated by commas. An empty name selects the instances without a group.
 func Group(name string, b yodel.Balancer) yodel.Balancer {
 	return filter(b,
-		func(in yodel.Instance) bool {
+		func(in discovery.Instance) bool {
 			for group, rest, more := strings.Cut(in.Group, ","); ; group, rest, more = strings.Cut(rest, ",") {
 				if strings.TrimSpace(group) == name || !more {
 					return strings.TrimSpace(group) == name
@@ -36,7 +37,7 @@ func Group(name string, b yodel.Balancer) yodel.Balancer {
 			}
 		},
 		func(all []*yodel.Endpoint) string {
-			return missing("group", name, all, func(in yodel.Instance) []string {
+			return missing("group", name, all, func(in discovery.Instance) []string {
 				groups := strings.Split(in.Group, ",")
 				for i := range groups {
 					groups[i] = strings.TrimSpace(groups[i])
@@ -49,23 +50,23 @@ func Group(name string, b yodel.Balancer) yodel.Balancer {
 // Version makes b choose among the endpoints whose instances have this version.
 func Version(name string, b yodel.Balancer) yodel.Balancer {
 	return filter(b,
-		func(in yodel.Instance) bool { return in.Version == name },
+		func(in discovery.Instance) bool { return in.Version == name },
 		func(all []*yodel.Endpoint) string {
-			return missing("version", name, all, func(in yodel.Instance) []string { return []string{in.Version} })
+			return missing("version", name, all, func(in discovery.Instance) []string { return []string{in.Version} })
 		})
 }
 
 // Tag makes b choose among the endpoints whose instances have this tag.
 func Tag(name string, b yodel.Balancer) yodel.Balancer {
 	return filter(b,
-		func(in yodel.Instance) bool { return slices.Contains(in.Tags, name) },
+		func(in discovery.Instance) bool { return slices.Contains(in.Tags, name) },
 		func(all []*yodel.Endpoint) string {
-			return missing("tag", name, all, func(in yodel.Instance) []string { return in.Tags })
+			return missing("tag", name, all, func(in discovery.Instance) []string { return in.Tags })
 		})
 }
 
 // filter makes b choose among the endpoints that keep accepts. why describes why there are none.
-func filter(b yodel.Balancer, keep func(yodel.Instance) bool, why func(all []*yodel.Endpoint) string) yodel.Balancer {
+func filter(b yodel.Balancer, keep func(discovery.Instance) bool, why func(all []*yodel.Endpoint) string) yodel.Balancer {
 	if b == nil {
 		panic("balance: a filter with a nil Balancer")
 	}
@@ -101,7 +102,7 @@ func (p *nobody) String() string { return p.why }
 
 // missing returns the error text for a filter that accepts no instance. The text lists the values
 // that the instances have.
-func missing(what, name string, all []*yodel.Endpoint, has func(yodel.Instance) []string) string {
+func missing(what, name string, all []*yodel.Endpoint, has func(discovery.Instance) []string) string {
 	known := make(map[string]bool)
 	for _, ep := range all {
 		for _, one := range has(ep.Instance()) {

@@ -49,7 +49,7 @@ func Zone(name string, b yodel.Balancer) yodel.Balancer {
 		p.alone = len(others) == 0
 		// A filter that accepts no endpoint on one side does not learn.
 		for _, side := range []yodel.Picker{p.own, p.others} {
-			if l, ok := side.(yodel.Learner); ok {
+			if l, ok := side.(Learner); ok {
 				return &zoneLearner{zone: p, learner: l}
 			}
 		}
@@ -83,7 +83,7 @@ func (p *zone) stays() bool {
 
 type zoneLearner struct {
 	*zone
-	learner yodel.Learner // serves both sides, see Zone
+	learner Learner // serves both sides, see Zone
 }
 
 func (p *zoneLearner) Ended(ep *yodel.Endpoint, took time.Duration, err error) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/actor"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/memory"
 )
 
@@ -31,7 +32,7 @@ func (p *printer) print(ctx context.Context, _ *sheet) error {
 func TestBrowserShowsActors(t *testing.T) {
 	const many = maxActors + 7
 	r := memory.New(nil)
-	system := actor.NewSystem(&actor.Options{Server: &yodel.ServerOptions{Diagnostics: true, Registrars: []yodel.Registrar{r}}, Logger: slog.New(slog.DiscardHandler)})
+	system := actor.NewSystem(&actor.Options{Server: &yodel.ServerOptions{Diagnostics: true, Registrars: []discovery.Registrar{r}}, Logger: slog.New(slog.DiscardHandler)})
 	printers := actor.NewKind("Printer", actor.On((*printer).print))
 	p := &printer{make(chan struct{})}
 	t.Cleanup(func() {

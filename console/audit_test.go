@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/rules"
@@ -90,7 +91,7 @@ func TestAuditLogSurvivesAFailedRotation(t *testing.T) {
 // Nobody can fill the audit log with long texts.
 func TestEntriesOfTheAuditLogAreShort(t *testing.T) {
 	r := memory.New(nil)
-	must(t, r.Announce(t.Context(), "Mail", yodel.Instance{Addr: "127.0.0.1:1"}, 0))
+	must(t, r.Announce(t.Context(), "Mail", discovery.Instance{Addr: "127.0.0.1:1"}, 0))
 	file := filepath.Join(t.TempDir(), "audit.jsonl")
 	c := newDirect(t, r, Options{Audit: file})
 	long := strings.Repeat("x", 500_000)
@@ -137,7 +138,7 @@ func (s *stuck) override(ctx context.Context, _, _, _ string, _ int) error {
 // Close ends the changes that are under way, and the audit log has them.
 func TestCloseRecordsRunningChanges(t *testing.T) {
 	r := &stuck{memory.New(nil), make(chan struct{}), make(chan struct{})}
-	must(t, r.Announce(t.Context(), "Mail", yodel.Instance{Addr: "127.0.0.1:1"}, 0))
+	must(t, r.Announce(t.Context(), "Mail", discovery.Instance{Addr: "127.0.0.1:1"}, 0))
 	file := filepath.Join(t.TempDir(), "audit.jsonl")
 	c, err := New(r, &Options{Logger: slog.New(slog.DiscardHandler), Audit: file, Tokens: map[string]User{adminToken: {"bob", Admin}}})
 	must(t, err)

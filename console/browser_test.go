@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	yodelhttp "github.com/yodel-rpc/yodel/protocol/http"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/memory"
@@ -107,7 +108,7 @@ func TestBrowserWithoutServices(t *testing.T) {
 	b.open(base+"/", "No service is registered yet")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	must(t, s.registry.Announce(ctx, "Late", yodel.Instance{Addr: "127.0.0.1:1"}, 0))
+	must(t, s.registry.Announce(ctx, "Late", discovery.Instance{Addr: "127.0.0.1:1"}, 0))
 	b.waitFor("Late")
 }
 
@@ -115,7 +116,7 @@ func TestBrowserShowsFailures(t *testing.T) {
 	b := newBrowser(t)
 	s := newShop(t)
 	// An instance that does not listen, and a service without live data.
-	must(t, s.registry.Announce(t.Context(), "Gone", yodel.Instance{Addr: "127.0.0.1:1", Version: "v1"}, 0))
+	must(t, s.registry.Announce(t.Context(), "Gone", discovery.Instance{Addr: "127.0.0.1:1", Version: "v1"}, 0))
 	c := newConsole(t, s, nil)
 	base := serveConsole(t, c)
 	b.enter(c, base, "need attention")
@@ -303,7 +304,7 @@ func TestBrowserOnTheServersOwnPort(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	server := yodel.NewServer(&yodel.ServerOptions{
-		Diagnostics: true, Registrars: []yodel.Registrar{s.registry}, Logger: slog.New(slog.DiscardHandler),
+		Diagnostics: true, Registrars: []discovery.Registrar{s.registry}, Logger: slog.New(slog.DiscardHandler),
 		Protocols: []yodel.Protocol{yodelhttp.New(&yodelhttp.Options{Handler: c})},
 	})
 	must(t, server.Handle("Desk.Ask", func(q string) (string, error) { return "42", nil }))

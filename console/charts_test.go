@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/registry/memory"
@@ -88,7 +89,7 @@ func TestBrowserZoomsCharts(t *testing.T) {
 	c := newConsole(t, &shop{registry: memory.New(nil)}, nil)
 	now := time.Now().Truncate(time.Second)
 	c.fleet.open = func(time.Duration) reader {
-		return &minute{portrait{yodel.NewClient(yodel.Static(), nil)}, now}
+		return &minute{portrait{yodel.NewClient(discovery.Static(), nil)}, now}
 	}
 	base := serveConsole(t, c)
 	b.enter(c, base, "shop.Pay")

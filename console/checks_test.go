@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/registry"
@@ -40,7 +40,7 @@ func newScripted(t *testing.T, read func() (*fleet.View, error)) *Console {
 // up returns an instance of Shop that answers, with some methods.
 func up(port int, now time.Time, methods ...string) *fleet.Instance {
 	in := &fleet.Instance{
-		Instance: yodel.Instance{Addr: fmt.Sprintf("10.0.0.1:%d", port)}, Service: "Shop", State: fleet.Up, Info: &introspect.Info{}, Live: &introspect.Live{Now: now},
+		Instance: discovery.Instance{Addr: fmt.Sprintf("10.0.0.1:%d", port)}, Service: "Shop", State: fleet.Up, Info: &introspect.Info{}, Live: &introspect.Live{Now: now},
 	}
 	for _, m := range methods {
 		in.Info.Methods = append(in.Info.Methods, introspect.Method{Name: m})

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/registry/memory"
 )
@@ -22,7 +22,7 @@ func TestChangesThatStopCallsAreConfirmed(t *testing.T) {
 	c := newScripted(t, func() (*fleet.View, error) {
 		s := &fleet.Service{Name: "Shop", State: fleet.Healthy, Up: 2}
 		for i, version := range []string{"v1", "v2"} {
-			s.Instances = append(s.Instances, &fleet.Instance{Instance: yodel.Instance{Addr: fmt.Sprintf("10.0.0.%d:1", i), Version: version}, Service: "Shop", State: fleet.Up})
+			s.Instances = append(s.Instances, &fleet.Instance{Instance: discovery.Instance{Addr: fmt.Sprintf("10.0.0.%d:1", i), Version: version}, Service: "Shop", State: fleet.Up})
 		}
 		return &fleet.View{Services: []*fleet.Service{s}}, nil
 	})
@@ -122,7 +122,7 @@ func TestChecksNameABrokenSettingOnce(t *testing.T) {
 			}}}}, nil
 		}}
 	}
-	must(t, r.Announce(t.Context(), "Shop", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute))
+	must(t, r.Announce(t.Context(), "Shop", discovery.Instance{Addr: "10.0.0.1:1"}, time.Minute))
 	must(t, r.Keep(t.Context(), "Shop", "overrides", "10.0.0.1:1", []byte(`{"state":"off"}`)))
 	_, answer := direct(t, c, http.MethodGet, "/api/checks", "")
 	if strings.Contains(answer, "the same") || strings.Count(answer, `"kind":"setting"`) != 1 || !strings.Contains(answer, "in the process alone") {
@@ -152,7 +152,7 @@ func TestSettingsAreConfirmedAndNotOverwritten(t *testing.T) {
 	c := newScripted(t, func() (*fleet.View, error) {
 		s := &fleet.Service{Name: "Shop", State: fleet.Healthy, Up: 2}
 		for _, addr := range []string{"10.0.0.1:1", "10.0.0.2:1"} {
-			s.Instances = append(s.Instances, &fleet.Instance{Instance: yodel.Instance{Addr: addr}, Service: "Shop", State: fleet.Up})
+			s.Instances = append(s.Instances, &fleet.Instance{Instance: discovery.Instance{Addr: addr}, Service: "Shop", State: fleet.Up})
 		}
 		return &fleet.View{Services: []*fleet.Service{s}}, nil
 	})
@@ -184,7 +184,7 @@ func TestBrowserFormsAskForTheName(t *testing.T) {
 			{Kind: "ruled", Severity: fleet.Warn, Rule: "dark", Args: []string{"dark", "bob", "send 0 % of the calls of Shop to version v2: a try", "1m"}},
 		}}
 		for i, addr := range addrs {
-			s.Instances = append(s.Instances, &fleet.Instance{Instance: yodel.Instance{Addr: addr, Version: fmt.Sprint("v", i+1)}, Service: "Shop", State: fleet.Up})
+			s.Instances = append(s.Instances, &fleet.Instance{Instance: discovery.Instance{Addr: addr, Version: fmt.Sprint("v", i+1)}, Service: "Shop", State: fleet.Up})
 		}
 		return &fleet.View{At: time.Now(), Services: []*fleet.Service{s}}, nil
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/console"
+	"github.com/yodel-rpc/yodel/discovery"
 	yodelhttp "github.com/yodel-rpc/yodel/protocol/http"
 	"github.com/yodel-rpc/yodel/registry/memory"
 )
@@ -25,7 +26,7 @@ func ExampleNew() {
 	}
 	server := yodel.NewServer(&yodel.ServerOptions{
 		Diagnostics: true,
-		Registrars:  []yodel.Registrar{r},
+		Registrars:  []discovery.Registrar{r},
 		Protocols:   []yodel.Protocol{yodelhttp.New(&yodelhttp.Options{Handler: c})},
 	})
 	// endregion mount

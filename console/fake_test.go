@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/introspect"
 )
@@ -19,7 +20,7 @@ type crowd struct {
 }
 
 func newCrowd(services, instances int) *crowd {
-	return &crowd{services, instances, yodel.NewClient(yodel.Static(), nil)}
+	return &crowd{services, instances, yodel.NewClient(discovery.Static(), nil)}
 }
 
 func (c *crowd) Client(string) *yodel.Client { return c.client }
@@ -45,7 +46,7 @@ func (c *crowd) Read(context.Context, ...string) (*fleet.View, error) {
 			rate = 0
 		}
 		for j := range c.instances {
-			in := &fleet.Instance{Instance: yodel.Instance{Addr: fmt.Sprintf("10.%d.%d.%d:9001", i/250, i%250, j+1), Version: "v1"}, Service: s.Name, State: fleet.Up}
+			in := &fleet.Instance{Instance: discovery.Instance{Addr: fmt.Sprintf("10.%d.%d.%d:9001", i/250, i%250, j+1), Version: "v1"}, Service: s.Name, State: fleet.Up}
 			if i < 3 {
 				in.State, in.Why = fleet.Down, "connection refused"
 			}

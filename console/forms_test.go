@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/rules"
@@ -381,10 +382,10 @@ var errQuorum = errors.New("no quorum")
 func (mute) KeptServices(context.Context, string) ([]string, error) { return nil, errQuorum }
 
 func (m mute) Describe() yodel.Description {
-	return yodel.Description{Overrides: func(string) yodel.Resolver { return mute{} }}.Over(m.Registry)
+	return yodel.Description{Overrides: func(string) discovery.Resolver { return mute{} }}.Over(m.Registry)
 }
 
-func (mute) Watch(context.Context, func([]yodel.Instance)) error { return errQuorum }
+func (mute) Watch(context.Context, func([]discovery.Instance)) error { return errQuorum }
 
 // The pages say that rules and settings cannot be read, and go on with what the registry has.
 func TestBrowserSaysThatRulesAndSettingsCannotBeRead(t *testing.T) {

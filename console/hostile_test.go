@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/registry/memory"
@@ -103,7 +104,7 @@ func TestBrowserShowsAnEvilInstance(t *testing.T) {
 	b := newBrowser(t)
 	addr := serveEvil(t)
 	s := &shop{registry: memory.New(nil)}
-	must(t, s.registry.Announce(t.Context(), "Evil", yodel.Instance{Addr: addr, Version: evil, Zone: evil, Group: evil, Tags: []string{evil}, Weight: 1}, 0))
+	must(t, s.registry.Announce(t.Context(), "Evil", discovery.Instance{Addr: addr, Version: evil, Zone: evil, Group: evil, Tags: []string{evil}, Weight: 1}, 0))
 	c := newConsole(t, s, &Options{Tokens: map[string]User{adminToken: {"ci", Viewer}}})
 	base := serveConsole(t, c)
 	as := login(t, c, base, User{printable(evil), Operator})
@@ -151,7 +152,7 @@ func TestBrowserShowsAnEvilInstance(t *testing.T) {
 		b.shoot("evil-" + strings.NewReplacer("/", "_", "?", "_", ":", "_", "%", "_").Replace(path))
 	}
 	const injected = "a'b;$(touch hacked)\n"
-	must(t, s.registry.Announce(t.Context(), injected, yodel.Instance{Addr: "127.0.0.1:1"}, 0))
+	must(t, s.registry.Announce(t.Context(), injected, discovery.Instance{Addr: "127.0.0.1:1"}, 0))
 	b.open(base+"/samples?service="+url.QueryEscape(injected), "Samples")
 	if got := b.eval("document.querySelector('[data-cli]').title"); got != `"yodel samples 'a'\\''b;$(touch hacked)'"` {
 		t.Errorf("the command for a service whose name is a command is %s", got)
@@ -175,7 +176,7 @@ func quoted(t *testing.T, text any) string {
 func TestConsoleReadsAThousandDeadInstances(t *testing.T) {
 	s := &shop{registry: memory.New(nil)}
 	for i := range 1000 {
-		must(t, s.registry.Announce(t.Context(), "Dead", yodel.Instance{Addr: fmt.Sprintf("127.0.0.%d:1", i%200+1) + fmt.Sprint(i%9)}, 0))
+		must(t, s.registry.Announce(t.Context(), "Dead", discovery.Instance{Addr: fmt.Sprintf("127.0.0.%d:1", i%200+1) + fmt.Sprint(i%9)}, 0))
 	}
 	c := newConsole(t, s, &Options{Tokens: map[string]User{adminToken: {"ci", Viewer}}})
 	base := serveConsole(t, c)

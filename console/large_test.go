@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/registry/memory"
@@ -48,7 +49,7 @@ func newCity(t *testing.T, services, instances int) (*shop, *yodel.ClientOptions
 		for j := range instances {
 			l, err := network.Listen(fmt.Sprintf("10.%d.%d.%d:9001", i/250, i%250, j+1))
 			must(t, err)
-			must(t, s.registry.Announce(ctx, name, yodel.Instance{Addr: l.Addr().String(), Version: "v1"}, 0))
+			must(t, s.registry.Announce(ctx, name, discovery.Instance{Addr: l.Addr().String(), Version: "v1"}, 0))
 			s.running.Go(func() {
 				if err := server.Serve(ctx, l); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, net.ErrClosed) {
 					t.Errorf("serve %s: %v", name, err)

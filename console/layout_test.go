@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/registry/memory"
@@ -28,9 +29,9 @@ func newTroubledShop(t *testing.T) (b *browser, s *shop, base string) {
 	t.Helper()
 	b, s, c, base := newBrowserOf(t, nil)
 	for _, gone := range []string{"127.0.0.1:1", "127.0.0.1:2"} {
-		must(t, s.registry.Announce(t.Context(), "warehouse.of.the.north.Shelves", yodel.Instance{Addr: gone, Version: "v2026.11.27-rc1"}, 0))
+		must(t, s.registry.Announce(t.Context(), "warehouse.of.the.north.Shelves", discovery.Instance{Addr: gone, Version: "v2026.11.27-rc1"}, 0))
 	}
-	must(t, s.registry.Announce(t.Context(), "Empty", yodel.Instance{Addr: "127.0.0.1:3"}, 0))
+	must(t, s.registry.Announce(t.Context(), "Empty", discovery.Instance{Addr: "127.0.0.1:3"}, 0))
 	must(t, s.registry.Withdraw(t.Context(), "Empty", "127.0.0.1:3"))
 	must(t, s.registry.Override(t.Context(), "Stock", s.addrs["Stock"][0], "inactive", 0))
 	eventually(t, "the console knows all", func() bool {
@@ -74,7 +75,7 @@ func TestBrowserSpeaksChineseThroughout(t *testing.T) {
 func TestBrowserTranslatesSentences(t *testing.T) {
 	b := newBrowser(t)
 	c := newConsole(t, &shop{registry: memory.New(nil)}, nil)
-	c.fleet.open = func(time.Duration) reader { return &portrait{yodel.NewClient(yodel.Static(), nil)} }
+	c.fleet.open = func(time.Duration) reader { return &portrait{yodel.NewClient(discovery.Static(), nil)} }
 	base := serveConsole(t, c)
 	b.enter(c, base, "shop.Pay")
 	b.eval("localStorage.setItem('yodel-language', 'zh')")

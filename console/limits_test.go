@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/registry/memory"
@@ -39,7 +40,7 @@ func serveBuiltIn(t *testing.T, s *shop, handle func(*yodel.Server), services ..
 	t.Cleanup(func() { stop(); s.running.Wait() })
 	s.running.Go(func() { _ = server.Serve(ctx, l) }) // it ends with the test
 	for _, service := range services {
-		must(t, s.registry.Announce(t.Context(), service, yodel.Instance{Addr: l.Addr().String()}, 0))
+		must(t, s.registry.Announce(t.Context(), service, discovery.Instance{Addr: l.Addr().String()}, 0))
 	}
 	return l.Addr().String()
 }
@@ -219,7 +220,7 @@ func TestListedInstancesAreNotDialled(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	r := memory.New(nil)
-	must(t, r.Announce(t.Context(), "Other", yodel.Instance{Addr: l.Addr().String(), Protocols: []string{"grpc"}}, 0))
+	must(t, r.Announce(t.Context(), "Other", discovery.Instance{Addr: l.Addr().String(), Protocols: []string{"grpc"}}, 0))
 	c := newDirect(t, r, Options{})
 	if status, answer := direct(t, c, http.MethodGet, "/api/instance?service=Other&addr="+l.Addr().String(), ""); status != http.StatusOK || strings.Contains(answer, "connsErr") {
 		t.Errorf("got %d %s", status, answer)

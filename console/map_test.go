@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/registry/memory"
@@ -32,7 +33,7 @@ func (s *street) Read(context.Context, ...string) (*fleet.View, error) {
 	add := func(name string, processes []string, callers ...string) {
 		of := &fleet.Service{Name: name, State: fleet.Healthy, Up: len(processes), Traffic: portraitTraffic(10, 1)}
 		for i, process := range processes {
-			in := &fleet.Instance{Instance: yodel.Instance{Addr: fmt.Sprintf("10.0.%d.%d:1", len(v.Services), i)}, Service: name, State: fleet.Up}
+			in := &fleet.Instance{Instance: discovery.Instance{Addr: fmt.Sprintf("10.0.%d.%d:1", len(v.Services), i)}, Service: name, State: fleet.Up}
 			in.Live = &introspect.Live{Now: v.At, Step: time.Second, Name: process}
 			in.Weight = 1 + 2*i
 			in.Info = &introspect.Info{}
@@ -68,7 +69,7 @@ func (s *street) Read(context.Context, ...string) (*fleet.View, error) {
 func newStreet(t *testing.T) *Console {
 	t.Helper()
 	c := newConsole(t, &shop{registry: memory.New(nil)}, nil)
-	c.fleet.open = func(time.Duration) reader { return &street{client: yodel.NewClient(yodel.Static(), nil)} }
+	c.fleet.open = func(time.Duration) reader { return &street{client: yodel.NewClient(discovery.Static(), nil)} }
 	return c
 }
 
@@ -156,7 +157,7 @@ func TestBrowserMapOfAnEmptyFleet(t *testing.T) {
 	for _, path := range []string{"/topology?whole=1", "/topology?range=1h&hops=2&find=x"} {
 		b.open(base+path, "No service is registered yet")
 	}
-	must(t, s.registry.Announce(t.Context(), "Late", yodel.Instance{Addr: "127.0.0.1:1"}, 0))
+	must(t, s.registry.Announce(t.Context(), "Late", discovery.Instance{Addr: "127.0.0.1:1"}, 0))
 	b.waitFor("No service has calls in this time")
 	if got := b.value("location.search"); got != "?range=1h&hops=2&find=x" {
 		t.Errorf("the address has %s", got)

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/rules"
 )
@@ -67,11 +68,11 @@ func newTroubledFleet(t *testing.T, o *Options) (s *shop, c *Console, fails *ato
 	s = newShop(t)
 	r := s.registry
 	for i := range manyAddrs {
-		must(t, r.Announce(t.Context(), longName, yodel.Instance{
+		must(t, r.Announce(t.Context(), longName, discovery.Instance{
 			Addr: fmt.Sprintf("127.0.0.1:%d", i+1), Version: "v2026.11.27-rc1+构建8841", Zone: "华东二区", Tags: []string{"蓝绿", "灰度发布候选"},
 		}, 0))
 	}
-	must(t, r.Announce(t.Context(), "warehouse.of.the.north.Shelves", yodel.Instance{Addr: "127.0.0.1:2"}, 0))
+	must(t, r.Announce(t.Context(), "warehouse.of.the.north.Shelves", discovery.Instance{Addr: "127.0.0.1:2"}, 0))
 	stock := s.addrs["Stock"]
 	must(t, r.Override(t.Context(), "Stock", stock[1], "inactive", 0))
 	book, err := rules.Open(r)
@@ -91,7 +92,7 @@ func newTroubledFleet(t *testing.T, o *Options) (s *shop, c *Console, fails *ato
 	fails = new(atomic.Bool)
 	open := c.open
 	c.fleet.open = func(span time.Duration) reader {
-		return &ill{open(span).(*fleet.Fleet), portrait{yodel.NewClient(yodel.Static(), nil)}, fails}
+		return &ill{open(span).(*fleet.Fleet), portrait{yodel.NewClient(discovery.Static(), nil)}, fails}
 	}
 	return s, c, fails
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry/file"
@@ -74,7 +75,7 @@ func runShopProcess(role, folder string) error {
 		fmt.Println("ready")
 		return buyTea(ctx, governed)
 	}
-	server := yodel.NewServer(&yodel.ServerOptions{Diagnostics: true, Registrars: []yodel.Registrar{governed}, Instance: yodel.Instance{Version: role, Zone: "eu-1"}})
+	server := yodel.NewServer(&yodel.ServerOptions{Diagnostics: true, Registrars: []discovery.Registrar{governed}, Instance: discovery.Instance{Version: role, Zone: "eu-1"}})
 	var err error
 	if role == "orders" {
 		stock := yodel.NewClient(governed.Service("Stock"), &yodel.ClientOptions{Name: "orders"})

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/auth"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/transport/tls"
@@ -40,7 +41,7 @@ func TestConsoleSaysWhyInstancesAreNotRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := &shop{registry: memory.New(nil)}
 			o := test.server
-			o.Registrars, o.Logger = []yodel.Registrar{s.registry}, slog.New(slog.DiscardHandler)
+			o.Registrars, o.Logger = []discovery.Registrar{s.registry}, slog.New(slog.DiscardHandler)
 			server := yodel.NewServer(&o)
 			must(t, server.Handle("Vault.Open", func(in string) (string, error) { return in, nil }))
 			l, err := net.Listen("tcp", "127.0.0.1:0")

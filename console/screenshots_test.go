@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/registry/memory"
@@ -42,7 +43,7 @@ func (p *portrait) Read(context.Context, ...string) (*fleet.View, error) {
 		}
 		for i := range instances {
 			in := &fleet.Instance{
-				Instance: yodel.Instance{Addr: fmt.Sprintf("10.0.%d.%d:8972", len(v.Services)+1, i+1), Version: "v1.4.0", Zone: string(rune('a' + i))},
+				Instance: discovery.Instance{Addr: fmt.Sprintf("10.0.%d.%d:8972", len(v.Services)+1, i+1), Version: "v1.4.0", Zone: string(rune('a' + i))},
 				Service:  name, State: fleet.Up, Traffic: portraitTraffic(rate/float64(instances), i),
 			}
 			in.Live = &introspect.Live{Now: v.At, Step: time.Second, Name: name, Process: introspect.Process{Started: v.At.Add(-26 * time.Hour)}}
@@ -104,7 +105,7 @@ const looks = `document.getElementById("app").outerHTML.replace(/[\d.]+/g, "0") 
 func TestScreenshots(t *testing.T) {
 	b := newBrowser(t)
 	c := newConsole(t, &shop{registry: memory.New(nil)}, nil)
-	c.fleet.open = func(time.Duration) reader { return &portrait{yodel.NewClient(yodel.Static(), nil)} }
+	c.fleet.open = func(time.Duration) reader { return &portrait{yodel.NewClient(discovery.Static(), nil)} }
 	base := serveConsole(t, c)
 	b.enter(c, base, "shop.Pay")
 	const folder = "../docs/images"

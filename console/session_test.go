@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // A login in another tab, and a login link that was used before, do no harm to a session.
@@ -50,7 +50,7 @@ func TestBrowserKeepsItsSession(t *testing.T) {
 func TestBrowserSaysWhatItDoesNotKnow(t *testing.T) {
 	b := newBrowser(t)
 	s := newShop(t)
-	must(t, s.registry.Announce(t.Context(), "Gone", yodel.Instance{Addr: "127.0.0.1:1"}, 0))
+	must(t, s.registry.Announce(t.Context(), "Gone", discovery.Instance{Addr: "127.0.0.1:1"}, 0))
 	r := &flaky{Registry: s.registry}
 	c, err := New(r, &Options{Logger: slog.New(slog.DiscardHandler)})
 	must(t, err)

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 )
 
@@ -108,7 +109,7 @@ func (c *Console) readSettings(ctx context.Context, of *fleet.Service) (map[stri
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	var found map[string]setting // nil before the first update
-	err := fleet.Bounded(from.Overrides(of.Name)).Watch(ctx, func(all []yodel.Instance) {
+	err := fleet.Bounded(from.Overrides(of.Name)).Watch(ctx, func(all []discovery.Instance) {
 		found = make(map[string]setting, len(all))
 		for i := range all {
 			found[all[i].Addr] = settingOf(all[i].State, all[i].Weight, all[i].Metadata["problem"])

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/registry"
@@ -58,7 +59,7 @@ func newDirect(t *testing.T, r *registry.Registry, o Options) *Console {
 func TestSettingsComeFromTheRegistry(t *testing.T) {
 	r := memory.New(nil)
 	const addr = "127.0.0.1:1"
-	must(t, r.Announce(t.Context(), "Mail", yodel.Instance{Addr: addr}, 0))
+	must(t, r.Announce(t.Context(), "Mail", discovery.Instance{Addr: addr}, 0))
 	c := newDirect(t, r, Options{})
 	for path, want := range map[string]string{
 		"/api/service?service=Mail": `"set":"inactive","setWeight":3`, "/api/instance?service=Mail&addr=" + addr: `"set":"inactive","setWeight":3`, "/api/registry": `"set":"inactive","setWeight":3`,
@@ -204,7 +205,7 @@ func TestBrowserSaysWhyRecordsOfOperatorsDoNotAct(t *testing.T) {
 	const down = "127.0.0.1:1"
 	r := memory.New(&registry.Options{Logger: slog.New(slog.DiscardHandler)})
 	for _, addr := range []string{down, serveHeld(t)} {
-		must(t, r.Announce(t.Context(), "Shop", yodel.Instance{Addr: addr, Version: "v2"}, 0))
+		must(t, r.Announce(t.Context(), "Shop", discovery.Instance{Addr: addr, Version: "v2"}, 0))
 	}
 	must(t, r.Keep(t.Context(), "Shop", "overrides", down, []byte(`{"state":"disabled"}`)))
 	book, err := rules.Open(r)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/rules"
@@ -94,12 +95,12 @@ func newShop(t *testing.T) *shop {
 }
 
 // announced waits until a service has n instances.
-func announced(t *testing.T, r yodel.Resolver, n int) {
+func announced(t *testing.T, r discovery.Resolver, n int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	known := 0
-	must(t, r.Watch(ctx, func(instances []yodel.Instance) {
+	must(t, r.Watch(ctx, func(instances []discovery.Instance) {
 		if known = len(instances); known == n {
 			cancel()
 		}
@@ -110,12 +111,12 @@ func announced(t *testing.T, r yodel.Resolver, n int) {
 }
 
 // serve starts an instance of a service.
-func (s *shop) serve(ctx context.Context, t *testing.T, r yodel.Registrar, service, version string, handle func(*yodel.Server) error) {
+func (s *shop) serve(ctx context.Context, t *testing.T, r discovery.Registrar, service, version string, handle func(*yodel.Server) error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	server := yodel.NewServer(&yodel.ServerOptions{
-		Diagnostics: true, Registrars: []yodel.Registrar{r}, Instance: yodel.Instance{Version: version, Zone: "eu-1"}, Logger: slog.New(slog.DiscardHandler),
+		Diagnostics: true, Registrars: []discovery.Registrar{r}, Instance: discovery.Instance{Version: version, Zone: "eu-1"}, Logger: slog.New(slog.DiscardHandler),
 	})
 	must(t, handle(server))
 	s.addrs[service] = append(s.addrs[service], l.Addr().String())

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/fanout"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -28,7 +29,7 @@ func Example() {
 		forget.Handle(server, func(context.Context, *string) (*int, error) { return &i, nil })
 		go func() { served <- server.Serve(ctx, l) }()
 	}
-	client := yodel.NewClient(yodel.Static("cache-0", "cache-1"), &yodel.ClientOptions{Transport: network})
+	client := yodel.NewClient(discovery.Static("cache-0", "cache-1"), &yodel.ClientOptions{Transport: network})
 
 	key := "user/7"
 	receipts, err := fanout.Broadcast(ctx, client, forget, &key, nil)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/fanout"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/middleware/cache"
@@ -89,7 +90,7 @@ func start(t *testing.T, o *yodel.ClientOptions, n, down int) (*yodel.Client, []
 		o = &yodel.ClientOptions{}
 	}
 	o.Transport = network
-	c := yodel.NewClient(yodel.Static(addrs...), o)
+	c := yodel.NewClient(discovery.Static(addrs...), o)
 	t.Cleanup(func() {
 		c.Close()
 		cancel()
@@ -181,7 +182,7 @@ func TestFirstFailsWhenAllDo(t *testing.T) {
 func TestWhenThereIsNobody(t *testing.T) {
 	none, _ := start(t, nil, 0, 0)
 	some, services := start(t, nil, 2, 0)
-	closed := yodel.NewClient(yodel.Static("x"), &yodel.ClientOptions{Transport: mem.New()})
+	closed := yodel.NewClient(discovery.Static("x"), &yodel.ClientOptions{Transport: mem.New()})
 	closed.Close()
 	nobody := &fanout.Options{Only: func(*yodel.Endpoint) bool { return false }}
 	for name, try := range map[string]func(c *yodel.Client, o *fanout.Options) error{
@@ -246,9 +247,9 @@ func TestTheResolverIsWaitedFor(t *testing.T) {
 // slow is a registry that takes a second.
 type slow struct{}
 
-func (slow) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+func (slow) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	time.Sleep(time.Second)
-	update([]yodel.Instance{{Addr: "late"}})
+	update([]discovery.Instance{{Addr: "late"}})
 	<-ctx.Done()
 	return nil
 }

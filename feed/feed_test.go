@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/feed"
 	"github.com/yodel-rpc/yodel/transport/mem"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -74,7 +75,7 @@ func TestAFeedGoesOnWhenItsServerShutsDown(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			network := mem.New()
 			stops := map[string]func(){"a": serve(t, network, "a", 10*time.Millisecond, graceful)}
-			c := yodel.NewClient(yodel.Static("a", "b"), &yodel.ClientOptions{Transport: network, Logger: slog.New(slog.DiscardHandler)})
+			c := yodel.NewClient(discovery.Static("a", "b"), &yodel.ClientOptions{Transport: network, Logger: slog.New(slog.DiscardHandler)})
 			defer c.Close()
 			var opened atomic.Int32
 			numbers := feed.Resume(t.Context(), func(ctx context.Context, last *int) yodel.Recv[int] {
@@ -190,7 +191,7 @@ func TestASlowReaderGetsTheLatest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := mem.New()
 		stop := serve(t, network, "a", time.Millisecond, true)
-		c := yodel.NewClient(yodel.Static("a"), &yodel.ClientOptions{Transport: network, Logger: slog.New(slog.DiscardHandler)})
+		c := yodel.NewClient(discovery.Static("a"), &yodel.ClientOptions{Transport: network, Logger: slog.New(slog.DiscardHandler)})
 		defer c.Close()
 		var dropped atomic.Uint64
 		numbers := feed.Latest(t.Context(), func(ctx context.Context) yodel.Recv[int] { return count.Call(ctx, c, new(int)) }, &dropped)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -23,7 +24,7 @@ func Example() {
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error)
 	go func() { served <- server.Serve(ctx, l) }()
-	client := yodel.NewClient(yodel.Static("cafe"), &yodel.ClientOptions{Transport: network})
+	client := yodel.NewClient(discovery.Static("cafe"), &yodel.ClientOptions{Transport: network})
 
 	health, err := inspect.Health.Call(ctx, client, &inspect.Empty{})
 	if err == nil {

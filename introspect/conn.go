@@ -2,7 +2,17 @@
 
 package introspect
 
-// ConnEventKind is the kind of an event of a connection or a listener: see yodel.ConnEvent.
+// A ConnEvent is something that happened to a connection or a listener.
+type ConnEvent struct {
+	// Kind is the kind of event.
+	Kind ConnEventKind
+	// Addr is the address of the peer, or of the listener.
+	Addr string
+	// Err is the reason, for the kinds that have one.
+	Err error
+}
+
+// ConnEventKind is the kind of a ConnEvent.
 type ConnEventKind string
 
 // These are the kinds of connection events. A connection that was accepted or connected ends with

@@ -91,7 +91,8 @@ type Event struct {
 type noteKey struct{}
 
 // WithNote returns a context that carries note, which adds an event to the live data of a process.
-// The contexts of yodel.Resolver.Watch carry the method Note of the client or server that watches.
+// The contexts of discovery.Resolver.Watch carry the method Note of the client or server that
+// watches.
 func WithNote(ctx context.Context, note func(Event)) context.Context {
 	return context.WithValue(ctx, noteKey{}, note)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/recommended"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -71,7 +72,7 @@ func newShelves(t testing.TB, n int, o *yodel.ServerOptions, unwell func() error
 
 func newClient(t testing.TB, addrs []string, o *yodel.ClientOptions) *yodel.Client {
 	t.Helper()
-	c := yodel.NewClient(yodel.Static(addrs...), o)
+	c := yodel.NewClient(discovery.Static(addrs...), o)
 	t.Cleanup(c.Close)
 	return c
 }

@@ -12,6 +12,7 @@ import (
 	"runtime"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/dns"
 	"github.com/yodel-rpc/yodel/registry/file"
@@ -24,8 +25,8 @@ func Example() {
 	r := memory.New(nil) // or etcd.New("10.0.0.1:2379", nil), consul.New("127.0.0.1:8500", nil) ...
 
 	server := yodel.NewServer(&yodel.ServerOptions{
-		Registrars: []yodel.Registrar{r},
-		Instance:   yodel.Instance{Zone: "eu-1", Version: "v2", Weight: 2, Tags: []string{"canary"}},
+		Registrars: []discovery.Registrar{r},
+		Instance:   discovery.Instance{Zone: "eu-1", Version: "v2", Weight: 2, Tags: []string{"canary"}},
 	})
 	client := yodel.NewClient(r.Service("Arith"), nil)
 	// endregion use
@@ -42,7 +43,7 @@ func Example() {
 	go func() { served <- server.Serve(ctx, l) }()
 
 	found, done := context.WithCancel(ctx) // the server begins just now
-	if err := r.Service("Arith").Watch(found, func(all []yodel.Instance) {
+	if err := r.Service("Arith").Watch(found, func(all []discovery.Instance) {
 		if len(all) > 0 {
 			done()
 		}

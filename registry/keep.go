@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // This file stores records of operators, such as rules, beside the records of instances:
@@ -34,7 +35,7 @@ func (r *Registry) Kept(ctx context.Context, name, kind string, update func(reco
 	opts := r.opts
 	opts.Layout = Records
 	of := &service{&Registry{store: r.store, opts: opts}, name, r.keptPrefix(name, kind)}
-	return of.Watch(ctx, func(instances []yodel.Instance) { update(RecordsIn(instances)) })
+	return of.Watch(ctx, func(instances []discovery.Instance) { update(RecordsIn(instances)) })
 }
 
 // KeptServices returns all services that have, or had, records of a kind. If it returns an error,
@@ -67,15 +68,15 @@ type recordLayout struct{}
 
 func (recordLayout) Name(id string) string { return escape(id) }
 
-func (recordLayout) Value(in yodel.Instance) ([]byte, error) { return []byte(in.Metadata[""]), nil }
+func (recordLayout) Value(in discovery.Instance) ([]byte, error) { return []byte(in.Metadata[""]), nil }
 
-func (recordLayout) Instance(name string, value []byte) (yodel.Instance, error) {
-	return yodel.Instance{Addr: unescape(name), Metadata: yodel.Metadata{"": string(value)}}, nil
+func (recordLayout) Instance(name string, value []byte) (discovery.Instance, error) {
+	return discovery.Instance{Addr: unescape(name), Metadata: yodel.Metadata{"": string(value)}}, nil
 }
 
 // RecordsIn returns the values of instances that the layout Records has read, by the names of the
 // records.
-func RecordsIn(instances []yodel.Instance) map[string][]byte {
+func RecordsIn(instances []discovery.Instance) map[string][]byte {
 	records := make(map[string][]byte, len(instances))
 	for _, in := range instances {
 		records[in.Addr] = []byte(in.Metadata[""])

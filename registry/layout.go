@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // A Layout is the format in which a registry writes instances. Its keys are PREFIX/SERVICE/NAME.
@@ -22,16 +23,16 @@ type Layout interface {
 	// Name returns the last part of the key of the instance at addr.
 	Name(addr string) string
 	// Value returns the value that the registry stores under the key of in.
-	Value(in yodel.Instance) ([]byte, error)
+	Value(in discovery.Instance) ([]byte, error)
 	// Instance reads a value that Value, or another program, wrote under a key that ends with name.
 	// If it returns an instance with an address together with an error, the registry uses that
 	// instance: other programs may write fields that this layout does not understand.
-	Instance(name string, value []byte) (yodel.Instance, error)
+	Instance(name string, value []byte) (discovery.Instance, error)
 }
 
 // These are the layouts of this package.
 var (
-	// JSON writes the fields of yodel.Instance as JSON. The key is the address.
+	// JSON writes the fields of discovery.Instance as JSON. The key is the address.
 	JSON Layout = jsonLayout{}
 	// RPCX is the format of rpcx: the key is network@address, and the value is a URL query with the
 	// metadata. A record without the protocols of the instance is that of a server of rpcx, whose
@@ -47,9 +48,9 @@ type jsonLayout struct{}
 
 func (jsonLayout) Name(addr string) string { return escape(addr) }
 
-func (jsonLayout) Value(in yodel.Instance) ([]byte, error) { return json.Marshal(in) }
+func (jsonLayout) Value(in discovery.Instance) ([]byte, error) { return json.Marshal(in) }
 
-func (jsonLayout) Instance(_ string, value []byte) (in yodel.Instance, err error) {
+func (jsonLayout) Instance(_ string, value []byte) (in discovery.Instance, err error) {
 	if err = json.Unmarshal(value, &in); err == nil && in.Addr == "" {
 		err = errors.New("the record has no addr")
 	}
@@ -97,7 +98,7 @@ func protocols(written []string, network string) []string {
 
 func (rpcxLayout) Name(addr string) string { return rpcxNetwork + "@" + addr }
 
-func (rpcxLayout) Value(in yodel.Instance) ([]byte, error) {
+func (rpcxLayout) Value(in discovery.Instance) ([]byte, error) {
 	q := make(url.Values)
 	set := func(key, value string, unknown bool) {
 		if !unknown {
@@ -136,7 +137,7 @@ func (rpcxLayout) Value(in yodel.Instance) ([]byte, error) {
 	return []byte(q.Encode()), nil
 }
 
-func (rpcxLayout) Instance(name string, value []byte) (in yodel.Instance, err error) {
+func (rpcxLayout) Instance(name string, value []byte) (in discovery.Instance, err error) {
 	network, addr, ok := strings.Cut(name, "@")
 	if !ok {
 		network, addr = rpcxNetwork, name
@@ -161,7 +162,7 @@ func (rpcxLayout) Instance(name string, value []byte) (in yodel.Instance, err er
 		}
 		return n
 	}
-	in = yodel.Instance{
+	in = discovery.Instance{
 		Addr: addr, Group: strings.Join(q[rpcxGroup], ","), Version: q.Get(ourVersion), Weight: whole(rpcxWeight),
 		Zone: q.Get(ourZone), Latitude: number(rpcxLatitude), Longitude: number(rpcxLongitude), State: q.Get(rpcxState),
 		Tags: q[ourTag], Protocols: protocols(q[ourProtocol], network), CallRate: number(rpcxCalls), Inflight: whole(ourInflight), Incarnation: q.Get(ourRun),

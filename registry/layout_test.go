@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry"
 )
 
 // full is an instance that says something of everything.
-func full() yodel.Instance {
-	return yodel.Instance{
+func full() discovery.Instance {
+	return discovery.Instance{
 		Addr: "10.0.0.1:8972", Protocols: []string{"yodel", "netrpc"}, Group: "red,blue", Version: "v1.2", Weight: 7, Zone: "a", Latitude: -47.5, Longitude: 8.25, State: "inactive",
 		Tags: []string{"x", "y z"}, Metadata: yodel.Metadata{"owner": "ö&=;"}, Incarnation: "00ff", Started: time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC),
 		CallRate: 12.5, Inflight: 3,
@@ -30,9 +31,9 @@ func TestLayoutsKeepEveryField(t *testing.T) {
 		}
 	}
 	// All at once, each alone, and nothing but the address.
-	instances := []yodel.Instance{in, {Addr: in.Addr}}
+	instances := []discovery.Instance{in, {Addr: in.Addr}}
 	for i := 1; i < fields.NumField(); i++ {
-		one := yodel.Instance{Addr: in.Addr}
+		one := discovery.Instance{Addr: in.Addr}
 		reflect.ValueOf(&one).Elem().Field(i).Set(fields.Field(i))
 		instances = append(instances, one)
 	}
@@ -61,23 +62,23 @@ func TestJSONIsReadByPeople(t *testing.T) {
 func TestRPCXLayoutReadsWhatRPCXWrites(t *testing.T) {
 	for _, test := range []struct {
 		name, value string
-		want        yodel.Instance
+		want        discovery.Instance
 	}{
-		{"tcp@127.0.0.1:8972", "", yodel.Instance{Addr: "127.0.0.1:8972", Protocols: []string{"rpcx"}}},
-		{"127.0.0.1:8972", "weight=3", yodel.Instance{Addr: "127.0.0.1:8972", Protocols: []string{"rpcx"}, Weight: 3}},
+		{"tcp@127.0.0.1:8972", "", discovery.Instance{Addr: "127.0.0.1:8972", Protocols: []string{"rpcx"}}},
+		{"127.0.0.1:8972", "weight=3", discovery.Instance{Addr: "127.0.0.1:8972", Protocols: []string{"rpcx"}, Weight: 3}},
 		{
 			"tcp@127.0.0.1:8972", "calls=1.52&connections=4.00&group=test&group=canary&latitude=39.9&longitude=116.4&state=active&weight=10",
-			yodel.Instance{
+			discovery.Instance{
 				Addr: "127.0.0.1:8972", Protocols: []string{"rpcx"}, Group: "test,canary", Weight: 10, Latitude: 39.9, Longitude: 116.4, State: "active", CallRate: 1.52,
 				Metadata: yodel.Metadata{"connections": "4.00"},
 			},
 		},
-		{"tcp@[::1]:8972", "state=inactive&tps=0", yodel.Instance{Addr: "[::1]:8972", Protocols: []string{"rpcx"}, State: "inactive", Metadata: yodel.Metadata{"tps": "0"}}},
-		{"quic@127.0.0.1:8972", "k=v+w%26", yodel.Instance{Addr: "127.0.0.1:8972", Protocols: []string{"rpcx+quic"}, Metadata: yodel.Metadata{"network": "quic", "k": "v w&"}}},
-		{"http@a:1", "", yodel.Instance{Addr: "a:1", Protocols: []string{"rpcx+http"}, Metadata: yodel.Metadata{"network": "http"}}},
-		{"tcp@a:1", "protocol=yodel&protocol=rpcx", yodel.Instance{Addr: "a:1", Protocols: []string{"yodel", "rpcx"}}},
-		{"tcp@a:1", "protocol=yodel", yodel.Instance{Addr: "a:1"}},
-		{"unix@/tmp/rpcx.socket", "", yodel.Instance{Addr: "/tmp/rpcx.socket", Protocols: []string{"rpcx"}, Metadata: yodel.Metadata{"network": "unix"}}},
+		{"tcp@[::1]:8972", "state=inactive&tps=0", discovery.Instance{Addr: "[::1]:8972", Protocols: []string{"rpcx"}, State: "inactive", Metadata: yodel.Metadata{"tps": "0"}}},
+		{"quic@127.0.0.1:8972", "k=v+w%26", discovery.Instance{Addr: "127.0.0.1:8972", Protocols: []string{"rpcx+quic"}, Metadata: yodel.Metadata{"network": "quic", "k": "v w&"}}},
+		{"http@a:1", "", discovery.Instance{Addr: "a:1", Protocols: []string{"rpcx+http"}, Metadata: yodel.Metadata{"network": "http"}}},
+		{"tcp@a:1", "protocol=yodel&protocol=rpcx", discovery.Instance{Addr: "a:1", Protocols: []string{"yodel", "rpcx"}}},
+		{"tcp@a:1", "protocol=yodel", discovery.Instance{Addr: "a:1"}},
+		{"unix@/tmp/rpcx.socket", "", discovery.Instance{Addr: "/tmp/rpcx.socket", Protocols: []string{"rpcx"}, Metadata: yodel.Metadata{"network": "unix"}}},
 	} {
 		got, err := registry.RPCX.Instance(test.name, []byte(test.value))
 		if err != nil || !reflect.DeepEqual(got, test.want) {
@@ -130,13 +131,13 @@ func TestWhatCanBeReadOfARecordIsUsed(t *testing.T) {
 	for _, test := range []struct {
 		layout      registry.Layout
 		name, value string
-		want        yodel.Instance
+		want        discovery.Instance
 	}{
-		{registry.RPCX, "tcp@a:1", "weight=heavy&group=red&latitude=north", yodel.Instance{Addr: "a:1", Protocols: []string{"rpcx"}, Group: "red"}},
-		{registry.RPCX, "tcp@a:1", "weight=1;x=2&state=inactive&%zz=1", yodel.Instance{Addr: "a:1", Protocols: []string{"rpcx"}, State: "inactive"}},
-		{registry.RPCX, "tcp@a:1", "weight=1e300&k=v", yodel.Instance{Addr: "a:1", Protocols: []string{"rpcx"}, Metadata: yodel.Metadata{"k": "v"}}},
-		{registry.RPCX, "a:1", `{"weight":7}`, yodel.Instance{Addr: "a:1", Protocols: []string{"rpcx"}, Metadata: yodel.Metadata{`{"weight":7}`: ""}}},
-		{registry.JSON, "a:1", `{"addr":"a:1","weight":"7","zone":"x"}`, yodel.Instance{Addr: "a:1", Zone: "x"}},
+		{registry.RPCX, "tcp@a:1", "weight=heavy&group=red&latitude=north", discovery.Instance{Addr: "a:1", Protocols: []string{"rpcx"}, Group: "red"}},
+		{registry.RPCX, "tcp@a:1", "weight=1;x=2&state=inactive&%zz=1", discovery.Instance{Addr: "a:1", Protocols: []string{"rpcx"}, State: "inactive"}},
+		{registry.RPCX, "tcp@a:1", "weight=1e300&k=v", discovery.Instance{Addr: "a:1", Protocols: []string{"rpcx"}, Metadata: yodel.Metadata{"k": "v"}}},
+		{registry.RPCX, "a:1", `{"weight":7}`, discovery.Instance{Addr: "a:1", Protocols: []string{"rpcx"}, Metadata: yodel.Metadata{`{"weight":7}`: ""}}},
+		{registry.JSON, "a:1", `{"addr":"a:1","weight":"7","zone":"x"}`, discovery.Instance{Addr: "a:1", Zone: "x"}},
 	} {
 		got, err := test.layout.Instance(test.name, []byte(test.value))
 		if !reflect.DeepEqual(got, test.want) {
@@ -147,7 +148,7 @@ func TestWhatCanBeReadOfARecordIsUsed(t *testing.T) {
 
 // What metadata has under a name of rpcx's own is not mixed with what the instance itself says.
 func TestMetadataDoesNotAddGroupsAndTags(t *testing.T) {
-	value, err := registry.RPCX.Value(yodel.Instance{
+	value, err := registry.RPCX.Value(discovery.Instance{
 		Addr: "a:1", Group: "red", Tags: []string{"x"}, Weight: 2, Metadata: yodel.Metadata{"group": "blue", "tag": "y", "weight": "9", "": "&=%;"},
 	})
 	if want := "=%26%3D%25%3B&group=red&protocol=yodel&tag=x&weight=2"; err != nil || string(value) != want {
@@ -156,7 +157,7 @@ func TestMetadataDoesNotAddGroupsAndTags(t *testing.T) {
 }
 
 // wantStable wants what was read to be written and read as the same again.
-func wantStable(t *testing.T, layout registry.Layout, in yodel.Instance) {
+func wantStable(t *testing.T, layout registry.Layout, in discovery.Instance) {
 	t.Helper()
 	if in.Addr == "" {
 		t.Fatal("an instance without an address was read")

@@ -22,7 +22,7 @@ type Lister interface {
 	List(ctx context.Context, prefix string) ([]string, error)
 }
 
-// Describe implements the optional method of yodel.Registrar.
+// Describe implements the optional method of discovery.Registrar.
 func (r *Registry) Describe() yodel.Description {
 	return yodel.Description{Overrides: r.Overrides, Override: r.Override, Writable: r.Writable}
 }

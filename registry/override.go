@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // This file stores the settings of operators for instances. A setting is a separate record next to
@@ -34,7 +35,7 @@ const overridden = "^overrides"
 //
 // Registries made by New support such settings, and so do Consul and Nacos. For others, Override
 // returns an error.
-func Override(ctx context.Context, r yodel.Registrar, service, addr, state string, weight int) error {
+func Override(ctx context.Context, r discovery.Registrar, service, addr, state string, weight int) error {
 	d := yodel.Description{}.Over(r)
 	if d.Override == nil {
 		return fmt.Errorf("override: a %T keeps no settings of operators", r)
@@ -68,7 +69,7 @@ func Setting(service, addr, state string, weight int) ([]byte, error) {
 	case state == "" && weight == 0:
 		return nil, nil
 	}
-	return json.Marshal(yodel.Instance{Addr: addr, State: state, Weight: weight})
+	return json.Marshal(discovery.Instance{Addr: addr, State: state, Weight: weight})
 }
 
 func checkSetting(state string, weight int) error {
@@ -83,7 +84,7 @@ func checkSetting(state string, weight int) error {
 
 // Overrides returns a resolver for the settings of operators for a service. Only Addr, State and
 // Weight of its instances count, and the problem in their metadata: see Settings. Servers watch it.
-func (r *Registry) Overrides(name string) yodel.Resolver {
+func (r *Registry) Overrides(name string) discovery.Resolver {
 	opts := r.opts
 	opts.Layout = Settings // even if the service itself uses the layout of another system
 	return &service{&Registry{store: r.store, opts: opts}, name, r.overridePrefix(name)}
@@ -97,11 +98,11 @@ var Settings Layout = settingLayout{JSON}
 
 type settingLayout struct{ Layout }
 
-func (settingLayout) Instance(name string, value []byte) (in yodel.Instance, err error) {
+func (settingLayout) Instance(name string, value []byte) (in discovery.Instance, err error) {
 	if err = json.Unmarshal(value, &in); err == nil {
 		err = checkSetting(in.State, in.Weight)
 	}
-	in = yodel.Instance{Addr: unescape(name), State: in.State, Weight: in.Weight}
+	in = discovery.Instance{Addr: unescape(name), State: in.State, Weight: in.Weight}
 	if err != nil {
 		in.State, in.Weight, in.Metadata = "", 0, yodel.Metadata{problemKey: err.Error()}
 	}
@@ -123,7 +124,7 @@ func (r *Registry) overrideKey(service, addr string) string {
 // the registry differs from the one that this process last wrote there, an operator has edited it,
 // and settled stores the edit as a setting. Known is the record without an edit that could not be
 // stored, so that the next announcement finds the edit again.
-func (r *Registry) settled(ctx context.Context, service string, in yodel.Instance) (announced, known yodel.Instance, err error) {
+func (r *Registry) settled(ctx context.Context, service string, in discovery.Instance) (announced, known discovery.Instance, err error) {
 	set, err := r.setting(ctx, service, in.Addr)
 	if err != nil {
 		return in, in, err
@@ -141,7 +142,7 @@ func (r *Registry) settled(ctx context.Context, service string, in yodel.Instanc
 		return known, known, nil
 	}
 	set = setting{cmp.Or(edit.state, set.state), cmp.Or(edit.weight, set.weight)}
-	value, err := json.Marshal(yodel.Instance{Addr: in.Addr, State: set.state, Weight: set.weight})
+	value, err := json.Marshal(discovery.Instance{Addr: in.Addr, State: set.state, Weight: set.weight})
 	if err != nil {
 		return in, in, err
 	}
@@ -170,7 +171,7 @@ type setting struct {
 	weight int
 }
 
-func (s setting) applied(in yodel.Instance) yodel.Instance {
+func (s setting) applied(in discovery.Instance) discovery.Instance {
 	in.State, in.Weight = cmp.Or(s.state, in.State), cmp.Or(s.weight, in.Weight)
 	return in
 }

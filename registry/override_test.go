@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/memory"
@@ -27,16 +28,16 @@ func TestAnOperatorsSettingsWin(t *testing.T) {
 		r, network := memory.New(nil), mem.New()
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		seen := make(chan yodel.Instance, 1000)
+		seen := make(chan discovery.Instance, 1000)
 		go func() {
-			_ = r.Service("Shop").Watch(ctx, func(all []yodel.Instance) { // ctx ends it
+			_ = r.Service("Shop").Watch(ctx, func(all []discovery.Instance) { // ctx ends it
 				for _, in := range all {
 					seen <- in
 				}
 			})
 		}()
 		// settled returns the record after a while in which the server announces itself many times.
-		settled := func() (in yodel.Instance) {
+		settled := func() (in discovery.Instance) {
 			t.Helper()
 			time.Sleep(30 * time.Second)
 			synctest.Wait()
@@ -59,7 +60,7 @@ func TestAnOperatorsSettingsWin(t *testing.T) {
 		if in := <-seen; in.State != "inactive" || in.Weight != 5 {
 			t.Errorf("at once it is %+v, want inactive with the server's weight", in)
 		}
-		s.UpdateInstance(func(in *yodel.Instance) { in.Weight, in.State = 6, "active" })
+		s.UpdateInstance(func(in *discovery.Instance) { in.Weight, in.State = 6, "active" })
 		if in := settled(); in.State != "inactive" || in.Weight != 6 {
 			t.Errorf("after a change by the server it is %+v, want inactive", in)
 		}
@@ -69,7 +70,7 @@ func TestAnOperatorsSettingsWin(t *testing.T) {
 		if in := settled(); in.State != "inactive" || in.Weight != 5 {
 			t.Errorf("after a restart it is %+v, want inactive", in)
 		}
-		c := yodel.NewClient(yodel.Static("shop"), &yodel.ClientOptions{Transport: network})
+		c := yodel.NewClient(discovery.Static("shop"), &yodel.ClientOptions{Transport: network})
 		defer c.Close()
 		info, err := inspect.Info.Call(t.Context(), c, &inspect.Empty{})
 		if err != nil || len(info.Overrides) != 1 || info.Overrides[0].State != "inactive" || info.Overrides[0].Service != "Shop" || info.Overrides[0].Registry != "" {
@@ -90,10 +91,10 @@ func TestAnOperatorsSettingsWin(t *testing.T) {
 }
 
 // announcedShop serves a service Shop at "shop" and announces it every second.
-func announcedShop(t *testing.T, network *mem.Network, r yodel.Registrar, log *strings.Builder) (*yodel.Server, func()) {
+func announcedShop(t *testing.T, network *mem.Network, r discovery.Registrar, log *strings.Builder) (*yodel.Server, func()) {
 	t.Helper()
 	s := yodel.NewServer(&yodel.ServerOptions{
-		Registrars: []yodel.Registrar{r}, AnnounceEvery: time.Second, Instance: yodel.Instance{Weight: 5},
+		Registrars: []discovery.Registrar{r}, AnnounceEvery: time.Second, Instance: discovery.Instance{Weight: 5},
 		Logger: slog.New(slog.NewTextHandler(log, nil)), Transport: network,
 	})
 	if err := s.Handle("Shop.Open", func() error { return nil }); err != nil {
@@ -155,7 +156,7 @@ func (s *lossyStore) Watch(ctx context.Context, _ string, _ *registry.View) erro
 func TestAFailedAnnouncementIsNoEdit(t *testing.T) {
 	store := &lossyStore{values: make(map[string][]byte)}
 	r := registry.New(store, nil)
-	in := yodel.Instance{Addr: "shop", Weight: 5, Started: time.Unix(1, 0).UTC()}
+	in := discovery.Instance{Addr: "shop", Weight: 5, Started: time.Unix(1, 0).UTC()}
 	must(t, r.Announce(t.Context(), "Shop", in, time.Minute))
 	store.fails, in.State, in.Weight = true, "inactive", 1
 	if err := r.Announce(t.Context(), "Shop", in, time.Minute); err == nil {
@@ -180,7 +181,7 @@ func TestAnEditThatIsNotValid(t *testing.T) {
 	} {
 		store := &lossyStore{values: make(map[string][]byte)}
 		r := registry.New(store, &registry.Options{Logger: slog.New(slog.DiscardHandler)})
-		in := yodel.Instance{Addr: "shop", Weight: 5, Started: time.Unix(1, 0).UTC()}
+		in := discovery.Instance{Addr: "shop", Weight: 5, Started: time.Unix(1, 0).UTC()}
 		must(t, r.Announce(t.Context(), "Shop", in, time.Minute))
 		own := string(store.values["yodel/Shop/shop"])
 		store.values["yodel/Shop/shop"] = []byte(edited)
@@ -207,7 +208,7 @@ func TestAnEditThatIsNotValid(t *testing.T) {
 // A record that a person has written without an address is the setting of the address in its name.
 func TestASettingWithoutAnAddress(t *testing.T) {
 	set, err := registry.Settings.Instance("10.0.0.1:1", []byte(`{"state":"inactive"}`))
-	if want := (yodel.Instance{Addr: "10.0.0.1:1", State: "inactive"}); err != nil || !reflect.DeepEqual(set, want) {
+	if want := (discovery.Instance{Addr: "10.0.0.1:1", State: "inactive"}); err != nil || !reflect.DeepEqual(set, want) {
 		t.Errorf("got %+v, %v", set, err)
 	}
 }
@@ -216,7 +217,7 @@ func TestASettingWithoutAnAddress(t *testing.T) {
 func TestAnEditThatCannotBeStored(t *testing.T) {
 	store := &readOnlySettings{lossyStore{values: make(map[string][]byte)}}
 	r := registry.New(store, &registry.Options{Logger: slog.New(slog.DiscardHandler)})
-	in := yodel.Instance{Addr: "shop", Weight: 5, Started: time.Unix(1, 0).UTC()}
+	in := discovery.Instance{Addr: "shop", Weight: 5, Started: time.Unix(1, 0).UTC()}
 	must(t, r.Announce(t.Context(), "Shop", in, time.Minute))
 	edited := in
 	edited.State = "inactive"
@@ -247,8 +248,8 @@ func TestWithdrawLeavesTheRecordOfAnother(t *testing.T) {
 		store := &lossyStore{values: make(map[string][]byte)}
 		o := &registry.Options{Layout: layout}
 		ours, theirs := registry.New(store, o), registry.New(store, o)
-		must(t, ours.Announce(t.Context(), "Shop", yodel.Instance{Addr: "shop", Incarnation: "0a"}, time.Minute))
-		must(t, theirs.Announce(t.Context(), "Shop", yodel.Instance{Addr: "shop", Incarnation: "0b"}, time.Minute))
+		must(t, ours.Announce(t.Context(), "Shop", discovery.Instance{Addr: "shop", Incarnation: "0a"}, time.Minute))
+		must(t, theirs.Announce(t.Context(), "Shop", discovery.Instance{Addr: "shop", Incarnation: "0b"}, time.Minute))
 		must(t, ours.Withdraw(t.Context(), "Shop", "shop"))
 		if len(store.values) != 1 {
 			t.Error("the record of the other server is gone")
@@ -265,14 +266,14 @@ func TestResolversOfOthersNameTheService(t *testing.T) {
 	r := memory.New(nil)
 	shop, other := r.Service("Shop"), r.Service("Other")
 	for name, test := range map[string]struct {
-		resolver yodel.Resolver
+		resolver discovery.Resolver
 		want     string
 	}{
 		"of a registry":     {shop, "Shop"},
 		"snapshot":          {registry.Snapshot("unused", shop), "Shop"},
 		"merged":            {registry.Merge(shop, r.Service("Shop")), "Shop"},
 		"different":         {registry.Prefer(shop, other), ""},
-		"one does not say":  {registry.Prefer(shop, yodel.Static("shop")), ""},
+		"one does not say":  {registry.Prefer(shop, discovery.Static("shop")), ""},
 		"of nothing at all": {registry.Merge(), ""},
 	} {
 		if got := (yodel.Description{}).Over(test.resolver).Service; got != test.want {
@@ -284,7 +285,7 @@ func TestResolversOfOthersNameTheService(t *testing.T) {
 func TestServicesOfARegistry(t *testing.T) {
 	r := memory.New(nil)
 	for _, service := range []string{"shop.Pay", "shop.Cart", "a/b"} {
-		must(t, r.Announce(t.Context(), service, yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute))
+		must(t, r.Announce(t.Context(), service, discovery.Instance{Addr: "10.0.0.1:1"}, time.Minute))
 	}
 	must(t, registry.Override(t.Context(), r, "shop.Cart", "10.0.0.1:1", "inactive", 0))
 	names, err := r.Services(t.Context())

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package registry is the common part of all registries. The packages below it are the registries.
-// A server uses a registry as a yodel.Registrar. A client uses the yodel.Resolver that the
+// A server uses a registry as a discovery.Registrar. A client uses the discovery.Resolver that the
 // registry's method Service returns.
 //
 //	r := etcd.New("10.0.0.1:2379", nil)
-//	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
+//	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{r}})
 //	c := yodel.NewClient(r.Service("Arith"), nil)
 //
 // A Store is a system that stores values under keys. New makes a registry of it. A Layout is the
@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // A Store keeps values under keys and makes them visible to other processes. It must be safe for
@@ -73,7 +74,7 @@ type Registry struct {
 
 // written is a record that this process has announced.
 type written struct {
-	in      yodel.Instance
+	in      discovery.Instance
 	certain bool // the store has accepted it, so another value there is not from this process
 }
 
@@ -97,8 +98,8 @@ func New(store Store, o *Options) *Registry {
 	return r
 }
 
-// Announce implements yodel.Registrar.
-func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
+// Announce implements discovery.Registrar.
+func (r *Registry) Announce(ctx context.Context, service string, in discovery.Instance, ttl time.Duration) error {
 	in, known, err := r.settled(ctx, service, in)
 	if err != nil {
 		return err
@@ -116,8 +117,8 @@ func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instan
 	return nil
 }
 
-// Withdraw implements yodel.Registrar. It leaves the record of another process that has announced
-// itself at addr since.
+// Withdraw implements discovery.Registrar. It leaves the record of another process that has
+// announced itself at addr since.
 func (r *Registry) Withdraw(ctx context.Context, service, addr string) error {
 	key := r.key(service, addr)
 	r.mu.Lock()
@@ -149,7 +150,7 @@ func (r *Registry) key(service, addr string) string {
 }
 
 // Service returns a resolver for the instances of a service.
-func (r *Registry) Service(name string) yodel.Resolver { return &service{r, name, r.prefix(name)} }
+func (r *Registry) Service(name string) discovery.Resolver { return &service{r, name, r.prefix(name)} }
 
 // A service is the resolver for one service of a registry.
 type service struct {
@@ -157,13 +158,13 @@ type service struct {
 	name, prefix string
 }
 
-// Describe implements the optional method of yodel.Resolver.
+// Describe implements the optional method of discovery.Resolver.
 func (s *service) Describe() yodel.Description {
 	return yodel.Description{Service: s.name, Services: s.hint}
 }
 
-// Watch implements yodel.Resolver.
-func (s *service) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+// Watch implements discovery.Resolver.
+func (s *service) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	v := newView(s)

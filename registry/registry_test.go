@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/file"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -27,17 +27,17 @@ func must(t *testing.T, err error) {
 // A speaker is a resolver that says what it is told to say. What it is told while nobody watches
 // waits.
 type speaker struct {
-	say  chan []yodel.Instance
+	say  chan []discovery.Instance
 	fail chan error
 }
 
 func newSpeaker() *speaker {
-	return &speaker{say: make(chan []yodel.Instance, 1000), fail: make(chan error, 10)}
+	return &speaker{say: make(chan []discovery.Instance, 1000), fail: make(chan error, 10)}
 }
 
 var errSpeaker = errors.New("the registry failed")
 
-func (s *speaker) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+func (s *speaker) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	for {
 		select {
 		case instances := <-s.say:
@@ -62,14 +62,14 @@ type listener struct {
 	ended  chan error
 
 	mu   sync.Mutex
-	said [][]yodel.Instance
+	said [][]discovery.Instance
 }
 
-func listen(t *testing.T, r yodel.Resolver) *listener {
+func listen(t *testing.T, r discovery.Resolver) *listener {
 	ctx, cancel := context.WithCancel(t.Context())
 	l := &listener{cancel: cancel, ended: make(chan error, 1)}
 	go func() {
-		l.ended <- r.Watch(ctx, func(instances []yodel.Instance) {
+		l.ended <- r.Watch(ctx, func(instances []discovery.Instance) {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			l.said = append(l.said, slices.Clone(instances))
@@ -94,7 +94,7 @@ func (l *listener) stop() error {
 	return <-l.ended
 }
 
-func addresses(instances []yodel.Instance) []string {
+func addresses(instances []discovery.Instance) []string {
 	addrs := []string{}
 	for _, in := range instances {
 		addrs = append(addrs, in.Addr)
@@ -102,10 +102,10 @@ func addresses(instances []yodel.Instance) []string {
 	return addrs
 }
 
-func at(addrs ...string) []yodel.Instance {
-	instances := make([]yodel.Instance, 0, len(addrs))
+func at(addrs ...string) []discovery.Instance {
+	instances := make([]discovery.Instance, 0, len(addrs))
 	for _, addr := range addrs {
-		instances = append(instances, yodel.Instance{Addr: addr})
+		instances = append(instances, discovery.Instance{Addr: addr})
 	}
 	return instances
 }

@@ -16,15 +16,16 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // Merge returns a resolver of the instances that any of the resolvers knows. If several have a
 // record for one address, the first resolver's record counts. If a resolver fails, its last result
 // stays. Its failure is an error only while no resolver has returned a result. Otherwise it is
 // logged.
-func Merge(resolvers ...yodel.Resolver) yodel.Resolver {
-	return newSeveral(resolvers, func(sets [][]yodel.Instance) []yodel.Instance {
-		var all []yodel.Instance
+func Merge(resolvers ...discovery.Resolver) discovery.Resolver {
+	return newSeveral(resolvers, func(sets [][]discovery.Instance) []discovery.Instance {
+		var all []discovery.Instance
 		seen := make(map[string]bool)
 		for _, set := range sets {
 			for _, in := range Distinct(set) {
@@ -41,11 +42,11 @@ func Merge(resolvers ...yodel.Resolver) yodel.Resolver {
 // Distinct returns the instances with one for each address: the first that is not inactive, or the
 // first. A registry may list an address twice, for example that of a server that ends and that of
 // its successor. Distinct does not change all.
-func Distinct(all []yodel.Instance) []yodel.Instance {
+func Distinct(all []discovery.Instance) []discovery.Instance {
 	if len(all) < 2 {
 		return all
 	}
-	distinct, at := make([]yodel.Instance, 0, len(all)), make(map[string]int, len(all))
+	distinct, at := make([]discovery.Instance, 0, len(all)), make(map[string]int, len(all))
 	for _, in := range all {
 		i, twice := at[in.Addr]
 		switch {
@@ -62,10 +63,10 @@ func Distinct(all []yodel.Instance) []yodel.Instance {
 // Prefer returns a resolver that uses the first of the resolvers with an instance that is not
 // inactive. For example, it uses a registry in another data center when this one has no instances
 // left.
-func Prefer(resolvers ...yodel.Resolver) yodel.Resolver {
-	return newSeveral(resolvers, func(sets [][]yodel.Instance) []yodel.Instance {
+func Prefer(resolvers ...discovery.Resolver) discovery.Resolver {
+	return newSeveral(resolvers, func(sets [][]discovery.Instance) []discovery.Instance {
 		for _, set := range sets {
-			if slices.ContainsFunc(set, func(in yodel.Instance) bool { return in.State != "inactive" }) {
+			if slices.ContainsFunc(set, func(in discovery.Instance) bool { return in.State != "inactive" }) {
 				return set
 			}
 		}
@@ -75,12 +76,12 @@ func Prefer(resolvers ...yodel.Resolver) yodel.Resolver {
 
 // several is a resolver that combines other resolvers.
 type several struct {
-	resolvers []yodel.Resolver
-	choose    func(sets [][]yodel.Instance) []yodel.Instance
+	resolvers []discovery.Resolver
+	choose    func(sets [][]discovery.Instance) []discovery.Instance
 	failing   []atomic.Bool // whether the last log entry of a resolver says that it fails
 }
 
-func newSeveral(resolvers []yodel.Resolver, choose func([][]yodel.Instance) []yodel.Instance) *several {
+func newSeveral(resolvers []discovery.Resolver, choose func([][]discovery.Instance) []discovery.Instance) *several {
 	return &several{resolvers, choose, make([]atomic.Bool, len(resolvers))}
 }
 
@@ -89,9 +90,9 @@ func newSeveral(resolvers []yodel.Resolver, choose func([][]yodel.Instance) []yo
 // the first update.
 const firstTime = 500 * time.Millisecond
 
-// Watch implements yodel.Resolver. It asks a failed resolver again. It fails when all resolvers
+// Watch implements discovery.Resolver. It asks a failed resolver again. It fails when all resolvers
 // have failed and none has returned a result, so that the client can report the reason.
-func (s *several) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+func (s *several) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	if len(s.resolvers) == 0 {
 		return errors.New("no resolvers to choose from")
 	}
@@ -100,7 +101,7 @@ func (s *several) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 	defer wg.Wait()
 	defer cancel()
 	var mu sync.Mutex
-	sets := make([][]yodel.Instance, len(s.resolvers))
+	sets := make([][]discovery.Instance, len(s.resolvers))
 	spoken := make([]bool, len(s.resolvers))
 	errs := make([]error, len(s.resolvers))
 	news := make(chan struct{}, 1)
@@ -111,7 +112,7 @@ func (s *several) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 		}
 	}
 	for i, r := range s.resolvers {
-		heard := func(instances []yodel.Instance) {
+		heard := func(instances []discovery.Instance) {
 			mu.Lock()
 			sets[i], spoken[i], errs[i] = instances, true, nil
 			mu.Unlock()
@@ -160,9 +161,9 @@ func (s *several) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 	}
 }
 
-// Describe implements the optional method of yodel.Resolver. Refresh refreshes all resolvers, all
-// of them amend the options of clients, and the first that can list services does so. Service is ""
-// unless all resolvers resolve the same service.
+// Describe implements the optional method of discovery.Resolver. Refresh refreshes all resolvers,
+// all of them amend the options of clients, and the first that can list services does so. Service
+// is "" unless all resolvers resolve the same service.
 func (s *several) Describe() yodel.Description {
 	var d yodel.Description
 	all := make([]yodel.Description, len(s.resolvers))
@@ -217,7 +218,7 @@ func amend(o *yodel.ClientOptions, all []yodel.Description) *yodel.ClientOptions
 }
 
 // persist watches r until ctx ends. It watches r again each time that Watch ends.
-func persist(ctx context.Context, r yodel.Resolver, heard func([]yodel.Instance), failed func(error)) {
+func persist(ctx context.Context, r discovery.Resolver, heard func([]discovery.Instance), failed func(error)) {
 	const first, last = 20 * time.Millisecond, 2 * time.Second
 	backoff := first
 	for ctx.Err() == nil {

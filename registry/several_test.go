@@ -10,18 +10,18 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
 func TestDistinct(t *testing.T) {
-	in := func(addr, state string, weight int) yodel.Instance {
-		return yodel.Instance{Addr: addr, State: state, Weight: weight}
+	in := func(addr, state string, weight int) discovery.Instance {
+		return discovery.Instance{Addr: addr, State: state, Weight: weight}
 	}
-	all := []yodel.Instance{in("a", "inactive", 1), in("b", "", 2), in("a", "", 3), in("b", "inactive", 4), in("a", "", 5), in("c", "inactive", 6), in("c", "inactive", 7)}
+	all := []discovery.Instance{in("a", "inactive", 1), in("b", "", 2), in("a", "", 3), in("b", "inactive", 4), in("a", "", 5), in("c", "inactive", 6), in("c", "inactive", 7)}
 	before := slices.Clone(all)
-	want := []yodel.Instance{in("a", "", 3), in("b", "", 2), in("c", "inactive", 6)}
+	want := []discovery.Instance{in("a", "", 3), in("b", "", 2), in("c", "inactive", 6)}
 	if got := registry.Distinct(all); !reflect.DeepEqual(got, want) || !reflect.DeepEqual(all, before) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -31,13 +31,13 @@ func TestMergeIsTheUnion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := newSpeaker(), newSpeaker()
 		l := listen(t, registry.Merge(a, b))
-		a.say <- []yodel.Instance{{Addr: "1", Zone: "of a"}, {Addr: "2"}}
+		a.say <- []discovery.Instance{{Addr: "1", Zone: "of a"}, {Addr: "2"}}
 		synctest.Wait()
 		wantHeard(t, l, nil) // the other one may speak in a moment
-		b.say <- []yodel.Instance{{Addr: "3"}, {Addr: "1", Zone: "of b"}}
+		b.say <- []discovery.Instance{{Addr: "3"}, {Addr: "1", Zone: "of b"}}
 		synctest.Wait()
 		l.mu.Lock()
-		if want := []yodel.Instance{{Addr: "1", Zone: "of a"}, {Addr: "2"}, {Addr: "3"}}; len(l.said) != 1 || !reflect.DeepEqual(l.said[0], want) {
+		if want := []discovery.Instance{{Addr: "1", Zone: "of a"}, {Addr: "2"}, {Addr: "3"}}; len(l.said) != 1 || !reflect.DeepEqual(l.said[0], want) {
 			t.Errorf("it said %v, want %v", l.said, want)
 		}
 		l.mu.Unlock()
@@ -97,7 +97,7 @@ func TestOneThatFailsIsAskedAgainWithPauses(t *testing.T) {
 // A client tells its caller why there is no instance.
 func TestWhenAllFailThatIsTheError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, several := range []func(...yodel.Resolver) yodel.Resolver{registry.Merge, registry.Prefer} {
+		for _, several := range []func(...discovery.Resolver) discovery.Resolver{registry.Merge, registry.Prefer} {
 			l := listen(t, several(&failing{}, newSpeaker()))
 			settle()
 			wantHeard(t, l, nil) // the other one may speak yet
@@ -119,16 +119,16 @@ func TestPreferTakesTheFirstWithActiveOnes(t *testing.T) {
 		far.say <- at("f1")
 		steps := []struct {
 			who  *speaker
-			says []yodel.Instance
+			says []discovery.Instance
 			want []string
 		}{
 			{near, at("n2"), []string{"n2"}},
 			{far, at("f2"), []string{"n2"}},
 			{near, nil, []string{"f2"}},
-			{near, []yodel.Instance{{Addr: "n3", State: "inactive"}}, []string{"f2"}},
-			{near, []yodel.Instance{{Addr: "n3", State: "inactive"}, {Addr: "n4"}}, []string{"n3", "n4"}},
-			{near, []yodel.Instance{{Addr: "n5", State: "inactive"}}, []string{"f2"}},
-			{far, []yodel.Instance{{Addr: "f3", State: "inactive"}}, []string{"n5", "f3"}},
+			{near, []discovery.Instance{{Addr: "n3", State: "inactive"}}, []string{"f2"}},
+			{near, []discovery.Instance{{Addr: "n3", State: "inactive"}, {Addr: "n4"}}, []string{"n3", "n4"}},
+			{near, []discovery.Instance{{Addr: "n5", State: "inactive"}}, []string{"f2"}},
+			{far, []discovery.Instance{{Addr: "f3", State: "inactive"}}, []string{"n5", "f3"}},
 			{far, nil, []string{"n5"}},
 			{near, nil, []string{}},
 		}
@@ -146,18 +146,18 @@ func TestPreferTakesTheFirstWithActiveOnes(t *testing.T) {
 }
 
 func TestSeveralOfNoneIsAnError(t *testing.T) {
-	for _, r := range []yodel.Resolver{registry.Merge(), registry.Prefer()} {
-		if err := r.Watch(t.Context(), func([]yodel.Instance) {}); err == nil {
+	for _, r := range []discovery.Resolver{registry.Merge(), registry.Prefer()} {
+		if err := r.Watch(t.Context(), func([]discovery.Instance) {}); err == nil {
 			t.Error("want an error: it would say nothing for ever")
 		}
 	}
 }
 
 func TestSeveralKeepTheContract(t *testing.T) {
-	for name, several := range map[string]func(...yodel.Resolver) yodel.Resolver{"Merge": registry.Merge, "Prefer": registry.Prefer} {
+	for name, several := range map[string]func(...discovery.Resolver) discovery.Resolver{"Merge": registry.Merge, "Prefer": registry.Prefer} {
 		t.Run(name, func(t *testing.T) {
 			s := newShelf()
-			yodeltest.TestResolver(t, several(s, yodel.Static()), s.set, nil)
+			yodeltest.TestResolver(t, several(s, discovery.Static()), s.set, nil)
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // Snapshot returns a resolver that stores the results of r in a file. It first returns the
@@ -22,25 +23,27 @@ import (
 // empty set is not stored. Several processes may share the file, because it is replaced as a whole.
 // The file is read only until r has returned a result. That result is newer than the file, even if
 // the file can no longer be written.
-func Snapshot(path string, r yodel.Resolver) yodel.Resolver { return &snapshot{path: path, of: r} }
+func Snapshot(path string, r discovery.Resolver) discovery.Resolver {
+	return &snapshot{path: path, of: r}
+}
 
 type snapshot struct {
 	path string
-	of   yodel.Resolver
+	of   discovery.Resolver
 
 	mu     sync.Mutex
-	latest []yodel.Instance // the last result of r; nil before the first
+	latest []discovery.Instance // the last result of r; nil before the first
 }
 
-// Watch implements yodel.Resolver.
-func (s *snapshot) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+// Watch implements discovery.Resolver.
+func (s *snapshot) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	said := make(chan []yodel.Instance)
+	said := make(chan []discovery.Instance)
 	failed := make(chan error, 1)
 	go func() {
 		failed <- safely("the Watch of a resolver", func() error {
-			return s.of.Watch(ctx, func(instances []yodel.Instance) {
+			return s.of.Watch(ctx, func(instances []discovery.Instance) {
 				select {
 				case said <- instances:
 				case <-ctx.Done():
@@ -49,10 +52,10 @@ func (s *snapshot) Watch(ctx context.Context, update func([]yodel.Instance)) err
 		})
 	}()
 	var (
-		latest []yodel.Instance // the last result that is not empty
-		due    <-chan time.Time // when to write it; nil if the file has it
+		latest []discovery.Instance // the last result that is not empty
+		due    <-chan time.Time     // when to write it; nil if the file has it
 	)
-	take := func(instances []yodel.Instance) {
+	take := func(instances []discovery.Instance) {
 		update(instances)
 		if len(instances) == 0 {
 			return
@@ -99,7 +102,7 @@ func (s *snapshot) Watch(ctx context.Context, update func([]yodel.Instance)) err
 	}
 }
 
-// Describe implements the optional method of yodel.Resolver.
+// Describe implements the optional method of discovery.Resolver.
 func (s *snapshot) Describe() yodel.Description { return yodel.Description{}.Over(s.of) }
 
 // keepTime is how long after a change the file is written. One write stores all changes of that
@@ -108,7 +111,7 @@ const keepTime = time.Second
 
 // load returns the last result of r. Before the first result, it returns the instances in the file.
 // If the file cannot be read, the client starts as it would without a snapshot.
-func (s *snapshot) load() []yodel.Instance {
+func (s *snapshot) load() []discovery.Instance {
 	s.mu.Lock()
 	latest := s.latest
 	s.mu.Unlock()
@@ -116,7 +119,7 @@ func (s *snapshot) load() []yodel.Instance {
 		return latest
 	}
 	text, err := os.ReadFile(s.path)
-	var kept []yodel.Instance
+	var kept []discovery.Instance
 	if err == nil {
 		err = json.Unmarshal(text, &kept)
 	}
@@ -134,13 +137,13 @@ func (s *snapshot) load() []yodel.Instance {
 
 // save writes a temporary file and renames it to the file, so that other processes never see a part
 // of it.
-func (s *snapshot) save(instances []yodel.Instance) {
+func (s *snapshot) save(instances []discovery.Instance) {
 	if err := s.write(instances); err != nil {
 		slog.Warn("yodel: a snapshot of instances cannot be kept", "path", s.path, "err", err)
 	}
 }
 
-func (s *snapshot) write(instances []yodel.Instance) error {
+func (s *snapshot) write(instances []discovery.Instance) error {
 	text, err := json.MarshalIndent(instances, "", "\t")
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -22,7 +22,7 @@ import (
 // failing is a resolver that always fails.
 type failing struct{ times int }
 
-func (f *failing) Watch(context.Context, func([]yodel.Instance)) error {
+func (f *failing) Watch(context.Context, func([]discovery.Instance)) error {
 	f.times++
 	return errSpeaker
 }
@@ -30,14 +30,14 @@ func (f *failing) Watch(context.Context, func([]yodel.Instance)) error {
 // A shelf is a resolver of what stands on it.
 type shelf struct {
 	mu      sync.Mutex
-	there   []yodel.Instance
+	there   []discovery.Instance
 	changed chan struct{}
 	failed  bool
 }
 
 func newShelf() *shelf { return &shelf{changed: make(chan struct{})} }
 
-func (s *shelf) set(instances []yodel.Instance) { s.change(func() { s.there = instances }) }
+func (s *shelf) set(instances []discovery.Instance) { s.change(func() { s.there = instances }) }
 
 func (s *shelf) fail() { s.change(func() { s.failed = true }) }
 
@@ -49,7 +49,7 @@ func (s *shelf) change(f func()) {
 	s.changed = make(chan struct{})
 }
 
-func (s *shelf) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+func (s *shelf) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	for ctx.Err() == nil {
 		s.mu.Lock()
 		there, changed, failed := s.there, s.changed, s.failed
@@ -79,7 +79,7 @@ func kept(t *testing.T, path string) []string {
 		return nil
 	}
 	must(t, err)
-	var instances []yodel.Instance
+	var instances []discovery.Instance
 	must(t, json.Unmarshal(text, &instances))
 	return addresses(instances)
 }
@@ -233,7 +233,7 @@ func TestSnapshotOfSeveralProcessesIsAlwaysWhole(t *testing.T) {
 				s := newSpeaker()
 				s.say <- at(make([]string, 1+100*n)...)
 				ctx, cancel := context.WithCancel(context.Background())
-				if err := registry.Snapshot(path, s).Watch(ctx, func([]yodel.Instance) { cancel() }); err != nil {
+				if err := registry.Snapshot(path, s).Watch(ctx, func([]discovery.Instance) { cancel() }); err != nil {
 					t.Error(err)
 				}
 			}
@@ -243,7 +243,7 @@ func TestSnapshotOfSeveralProcessesIsAlwaysWhole(t *testing.T) {
 	reader.Go(func() {
 		for {
 			text, err := os.ReadFile(path)
-			var instances []yodel.Instance
+			var instances []discovery.Instance
 			if err == nil {
 				err = json.Unmarshal(text, &instances)
 			}

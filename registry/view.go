@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/unread"
 )
 
@@ -32,8 +32,8 @@ type View struct {
 // A record is a value and the instance that it describes.
 type record struct {
 	value    []byte
-	instance yodel.Instance // without an address if the value cannot be read
-	problem  string         // why the value, or a part of it, cannot be read; empty if all of it can
+	instance discovery.Instance // without an address if the value cannot be read
+	problem  string             // why the value, or a part of it, cannot be read; empty if all of it can
 }
 
 // pause is the least time between two updates.
@@ -103,7 +103,7 @@ func (v *View) parse(key string, value []byte) record {
 }
 
 // tell calls update with the instances each time that they have changed, until ctx ends.
-func (v *View) tell(ctx context.Context, update func([]yodel.Instance)) {
+func (v *View) tell(ctx context.Context, update func([]discovery.Instance)) {
 	for {
 		select {
 		case <-v.news:
@@ -124,10 +124,10 @@ func (v *View) tell(ctx context.Context, update func([]yodel.Instance)) {
 }
 
 // read returns the instances, and the records of which something cannot be read.
-func (v *View) read() (instances []yodel.Instance, bad []unread.Record) {
+func (v *View) read() (instances []discovery.Instance, bad []unread.Record) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	instances = make([]yodel.Instance, 0, len(v.records))
+	instances = make([]discovery.Instance, 0, len(v.records))
 	for _, key := range slices.Sorted(maps.Keys(v.records)) {
 		r := v.records[key]
 		if r.instance.Addr != "" {

@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/unread"
 	"github.com/yodel-rpc/yodel/registry"
 )
@@ -163,7 +163,7 @@ func TestASlowClientIsToldLessOften(t *testing.T) {
 		ended := make(chan error, 1)
 		updates := 0
 		go func() {
-			ended <- registry.New(d, nil).Service("Shop").Watch(ctx, func([]yodel.Instance) {
+			ended <- registry.New(d, nil).Service("Shop").Watch(ctx, func([]discovery.Instance) {
 				updates++
 				time.Sleep(100 * time.Millisecond)
 			})
@@ -215,7 +215,7 @@ func TestBrokenRecordsAreNamedToTheCallerOfWatch(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() {
 			both := registry.Merge(registry.New(shops, nil).Service("Shop"), registry.New(rpcx, &registry.Options{Layout: registry.RPCX, Prefix: "rpcx"}).Service("Shop"))
-			ended <- both.Watch(ctx, func([]yodel.Instance) {})
+			ended <- both.Watch(ctx, func([]discovery.Instance) {})
 		}()
 		v, w := <-shops.views, <-rpcx.views
 		want := func(keys ...string) {
@@ -282,7 +282,7 @@ func TestKeys(t *testing.T) {
 		} {
 			d := newDesk()
 			r := registry.New(d, test.o)
-			must(t, r.Announce(t.Context(), "A/B", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute))
+			must(t, r.Announce(t.Context(), "A/B", discovery.Instance{Addr: "10.0.0.1:1"}, time.Minute))
 			must(t, r.Withdraw(t.Context(), "A/B", "10.0.0.1:1"))
 			l := listen(t, r.Service("A/B"))
 			<-d.views

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/restart"
 	"github.com/yodel-rpc/yodel/transport/tls"
 	"github.com/yodel-rpc/yodel/transport/unix"
@@ -68,7 +69,7 @@ func (sayer) Write(b []byte) (int, error) {
 // A crier is a registrar that says what it is told to forget.
 type crier struct{}
 
-func (crier) Announce(context.Context, string, yodel.Instance, time.Duration) error { return nil }
+func (crier) Announce(context.Context, string, discovery.Instance, time.Duration) error { return nil }
 
 func (crier) Withdraw(_ context.Context, _, addr string) error {
 	say("withdrew", addr)
@@ -111,7 +112,7 @@ func playScript(name string) error {
 	if s.Does != "" {
 		misbehave(s.Does)
 	}
-	server := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{crier{}}})
+	server := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{crier{}}})
 	work.Handle(server, func(_ context.Context, job *Job) (*Done, error) {
 		if job.ID < 0 { // it takes until it is told to end
 			end := make(chan os.Signal, 1)

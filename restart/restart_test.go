@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/transport/tls"
 	"github.com/yodel-rpc/yodel/transport/unix"
@@ -282,13 +283,13 @@ func startLoad(t *testing.T, transport yodel.Transport, addrs ...string) *load {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &load{t: t, stop: stop, by: map[int]int{}}
 	o := &yodel.ClientOptions{Transport: transport}
-	shared := yodel.NewClient(yodel.Static(addrs...), o)
+	shared := yodel.NewClient(discovery.Static(addrs...), o)
 	for i := range l.done {
 		l.wg.Go(func() {
 			for ctx.Err() == nil {
 				c := shared
 				if i == 0 {
-					c = yodel.NewClient(yodel.Static(addrs...), o)
+					c = yodel.NewClient(discovery.Static(addrs...), o)
 				}
 				l.call(c) //nolint:contextcheck // see call
 				if i == 0 {
@@ -566,7 +567,7 @@ func TestASuccessorServesWhatItsPredecessorLeftWhenItWasKilled(t *testing.T) {
 	tell(t, pid, syscall.SIGKILL)
 	_ = r.first.Wait() // it was killed
 	dialed := make(chan struct{})
-	c := yodel.NewClient(yodel.Static(addrs...), &yodel.ClientOptions{Transport: &dialTells{dialed: dialed}})
+	c := yodel.NewClient(discovery.Static(addrs...), &yodel.ClientOptions{Transport: &dialTells{dialed: dialed}})
 	defer c.Close()
 	outcome := make(chan error, 1)
 	go func() {
@@ -618,7 +619,7 @@ func TestASecondSignalIsNotLost(t *testing.T) {
 	t.Run("the first hand-over succeeds", func(t *testing.T) {
 		r := newRow(t, works)
 		first, addrs := r.serving()
-		c := yodel.NewClient(yodel.Static(addrs...), nil)
+		c := yodel.NewClient(discovery.Static(addrs...), nil)
 		defer c.Close()
 		begun := make(chan error, 1)
 		go func() {
@@ -714,7 +715,7 @@ func TestSuccessorsThatFailLeaveNothingBehind(t *testing.T) {
 		t.Errorf("there are children still: %s", children)
 	}
 	// The process can still stop waiting for connections.
-	c := yodel.NewClient(yodel.Static(addrs...), nil)
+	c := yodel.NewClient(discovery.Static(addrs...), nil)
 	if _, err := work.Call(t.Context(), c, &Job{ID: 1}); err != nil {
 		t.Error(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/rules"
 )
@@ -61,7 +62,7 @@ func newForge(t *testing.T, codec yodel.Codec) *forge {
 	registry := memory.New(nil)
 	follow := rules.With(registry, nil)
 	quiet := slog.New(slog.DiscardHandler)
-	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{follow}, Codecs: []yodel.Codec{codec}, Logger: quiet})
+	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{follow}, Codecs: []yodel.Codec{codec}, Logger: quiet})
 	buy.Handle(s, func(context.Context, *order) (*order, error) { return &order{By: "method"}, nil })
 	if err := s.Handle("Shop.Divide", func(_ context.Context, a, b int) (quotient, rest int, _ error) { return a / b, a % b, nil }); err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/rules"
 )
@@ -17,7 +18,7 @@ func ExampleWith() {
 	registry := memory.New(nil)
 	// region wiring
 	r := rules.With(registry, nil)
-	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
+	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{r}})
 	c := yodel.NewClient(r.Service("Shop"), nil)
 	// endregion wiring
 	defer c.Close()

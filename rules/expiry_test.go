@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/memory"
@@ -24,7 +25,7 @@ func watched(r *rules.Rules) (stop func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = r.Service("Shop").Watch(ctx, func([]yodel.Instance) {}) // it ends with ctx
+		_ = r.Service("Shop").Watch(ctx, func([]discovery.Instance) {}) // it ends with ctx
 	}()
 	return func() {
 		cancel()

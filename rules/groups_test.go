@@ -9,6 +9,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/balance"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/rules"
 )
@@ -25,9 +26,9 @@ func TestWeightsBetweenGroupsAndZonesHold(t *testing.T) {
 		registry := memory.New(nil)
 		m := &mall{t: t, book: open(t, registry), rules: rules.With(registry, nil)}
 		var executed shares
-		for i, in := range []yodel.Instance{{Group: "blue", Zone: "a"}, {Group: "green", Zone: "b"}, {Group: "gray,spare", Zone: "c"}} {
+		for i, in := range []discovery.Instance{{Group: "blue", Zone: "a"}, {Group: "green", Zone: "b"}, {Group: "gray,spare", Zone: "c"}} {
 			for range i + 1 {
-				s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{m.rules}, Instance: in})
+				s := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{m.rules}, Instance: in})
 				buy.Handle(s, func(context.Context, *order) (*order, error) {
 					executed[i]++ // calls are made one after the other
 					return &order{By: in.Group}, nil

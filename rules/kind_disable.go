@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // A Disable with a target stops all calls to the selected instances, in clients. Without a target
@@ -88,7 +89,7 @@ func (a *active) refuse(yodel.Handler) yodel.Handler {
 }
 
 // disableAll reports whether the rules that concern all calls leave no instance.
-func disableAll(all []Rule, instances []yodel.Instance) bool {
+func disableAll(all []Rule, instances []discovery.Instance) bool {
 	now := time.Now()
 	left := slices.Clone(instances)
 	for i := range all {
@@ -99,7 +100,7 @@ func disableAll(all []Rule, instances []yodel.Instance) bool {
 		if r.Disable.To == nil && len(r.Disable.Except) == 0 {
 			return true
 		}
-		left = slices.DeleteFunc(left, func(in yodel.Instance) bool { return r.Disable.To != nil && r.Disable.To.selects(&in) })
+		left = slices.DeleteFunc(left, func(in discovery.Instance) bool { return r.Disable.To != nil && r.Disable.To.selects(&in) })
 	}
 	return len(left) == 0
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // An active rule is a rule in use, with its state. It survives changes of other rules.
@@ -158,7 +159,7 @@ func like(pattern, text string) bool {
 }
 
 // selects reports whether the target selects an instance.
-func (t *Target) selects(in *yodel.Instance) bool {
+func (t *Target) selects(in *discovery.Instance) bool {
 	has := func(pattern string, values ...string) bool {
 		return pattern == "" || slices.ContainsFunc(values, func(v string) bool { return like(pattern, strings.TrimSpace(v)) })
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/rules"
 )
@@ -21,8 +22,8 @@ import (
 // package rules. Under the race detector, pools lose what they hold by chance.
 func TestNoRulesAllocateNothing(t *testing.T) {
 	in := memory.New(nil)
-	shop := openShop(t, in, yodel.Instance{Version: "v1"})
-	count := func(r yodel.Resolver) float64 {
+	shop := openShop(t, in, discovery.Instance{Version: "v1"})
+	count := func(r discovery.Resolver) float64 {
 		c := yodel.NewClient(r, nil)
 		defer c.Close()
 		within(t, "the client is ready", func() bool { return c.Ready(t.Context()) == nil })
@@ -33,7 +34,7 @@ func TestNoRulesAllocateNothing(t *testing.T) {
 			}
 		})
 	}
-	plain, ruled := count(yodel.Static(shop.addr)), count(rules.With(in, nil).Service("Shop"))
+	plain, ruled := count(discovery.Static(shop.addr)), count(rules.With(in, nil).Service("Shop"))
 	if ruled > plain+0.5 {
 		t.Errorf("a call allocates %v times with rules, and %v times without", ruled, plain)
 	}
@@ -88,7 +89,7 @@ func openPair(t *testing.T) (p pair) {
 			}
 		}
 		governed := rules.With(in, nil)
-		openShop(t, governed, yodel.Instance{Version: "v1"})
+		openShop(t, governed, discovery.Instance{Version: "v1"})
 		client := yodel.NewClient(governed.Service("Shop"), nil)
 		t.Cleanup(func() { client.Close() })
 		within(t, "the client is ready", func() bool { return client.Ready(t.Context()) == nil })

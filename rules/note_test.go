@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/rules"
@@ -45,7 +46,7 @@ func noted(r *rules.Rules, l *eventLog) (stop func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = r.Service("Shop").Watch(ctx, func([]yodel.Instance) {}) // it ends with ctx
+		_ = r.Service("Shop").Watch(ctx, func([]discovery.Instance) {}) // it ends with ctx
 	}()
 	return func() {
 		cancel()
@@ -168,7 +169,7 @@ func TestLiveDataHasTheRules(t *testing.T) {
 	in := memory.New(nil)
 	r := rules.With(in, nil)
 	book := open(t, in)
-	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}, AnnounceEvery: time.Second, Diagnostics: true})
+	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{r}, AnnounceEvery: time.Second, Diagnostics: true})
 	var client *yodel.Client
 	buy.Handle(s, func(context.Context, *order) (*order, error) { return &order{}, nil })
 	yodel.Method[order, order]("Shop.Ask").Handle(s, func(ctx context.Context, in *order) (*order, error) { return buy.Call(ctx, client, in) })

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -95,7 +96,7 @@ func (o *outcome) executed() (sum float64) {
 }
 
 // outcomeOf returns what the rules do to the calls of one of the flows.
-func outcomeOf(rules []Rule, f *flow, all []*flow, instances []yodel.Instance) outcome {
+func outcomeOf(rules []Rule, f *flow, all []*flow, instances []discovery.Instance) outcome {
 	now := time.Now()
 	var routing []*active
 	executed := 1.0
@@ -139,7 +140,7 @@ func (r *Rule) lets(all []*flow, n int) float64 {
 // compare sets Calls, Refused, Shares and Versions, and adds a problem if the change stops more
 // than half of the calls of the service or of a method.
 func (e *Effect) compare(service string, before, after []Rule, traffic *Traffic) {
-	instances := slices.DeleteFunc(slices.Clone(traffic.Instances), func(in yodel.Instance) bool { return in.State == "inactive" })
+	instances := slices.DeleteFunc(slices.Clone(traffic.Instances), func(in discovery.Instance) bool { return in.State == "inactive" })
 	if len(instances) == 0 {
 		return
 	}
@@ -184,7 +185,7 @@ func (e *Effect) compare(service string, before, after []Rule, traffic *Traffic)
 }
 
 // byVersion sets Versions.
-func (e *Effect) byVersion(instances []yodel.Instance, was, is []float64) {
+func (e *Effect) byVersion(instances []discovery.Instance, was, is []float64) {
 	sums := make(map[string]*VersionShare)
 	var before, after float64
 	for n := range instances {
@@ -250,7 +251,7 @@ func (c *checker) freed(e *Effect, before, after []Rule, traffic *Traffic) {
 		}
 		var was, is float64
 		for _, s := range e.Shares {
-			if n := slices.IndexFunc(traffic.Instances, func(in yodel.Instance) bool { return in.Addr == s.Addr }); n >= 0 && r.target().selects(&traffic.Instances[n]) {
+			if n := slices.IndexFunc(traffic.Instances, func(in discovery.Instance) bool { return in.Addr == s.Addr }); n >= 0 && r.target().selects(&traffic.Instances[n]) {
 				was, is = was+s.Before, is+s.After
 			}
 		}
@@ -355,7 +356,7 @@ func (r *Rule) covers(other *Rule) bool {
 
 // changed reports whether two sets of rules differ in what they do to the calls in the scope of r.
 func (t *Traffic) changed(r *Rule, before, after []Rule) bool {
-	instances := slices.DeleteFunc(slices.Clone(t.Instances), func(in yodel.Instance) bool { return in.State == "inactive" })
+	instances := slices.DeleteFunc(slices.Clone(t.Instances), func(in discovery.Instance) bool { return in.State == "inactive" })
 	all := t.flows(r.Service, []Rule{*r})
 	for _, f := range all {
 		if f.in(r) && !slices.EqualFunc(outcomeOf(before, f, all, instances).shares, outcomeOf(after, f, all, instances).shares, func(a, b float64) bool {

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/balance"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // This file chooses among endpoints by weights, canaries, routes and disabled instances. It wraps
@@ -63,7 +65,7 @@ func hashOf(texts ...string) uint64 {
 // narrow returns which instances a decision leaves, and the percentage of its usual share that each
 // of them gets. Without has the rules that a call may ignore if none of these instances can take
 // it. Empty has the rules whose targets are not among the instances.
-func narrow(rules []*active, d decision, instances []yodel.Instance) (percent map[int]float64, without, empty uint64) {
+func narrow(rules []*active, d decision, instances []discovery.Instance) (percent map[int]float64, without, empty uint64) {
 	percent = make(map[int]float64, len(instances))
 	for i := range instances {
 		percent[i] = 100
@@ -133,7 +135,7 @@ func (c *client) balance(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.P
 	p := &routed{client: c, table: t, rules: t.routing, endpoints: endpoints, base: base, before: c.last}
 	c.last = make(map[string]yodel.Picker)
 	p.choices.Store(&map[decision]*choice{})
-	if l, ok := base.(yodel.Learner); ok {
+	if l, ok := base.(balance.Learner); ok {
 		return &learner{p, l}
 	}
 	return p
@@ -174,7 +176,7 @@ type routed struct {
 // A learner is a routed picker whose balancer learns.
 type learner struct {
 	*routed
-	yodel.Learner
+	balance.Learner
 }
 
 // Pick implements yodel.Picker.
@@ -264,7 +266,7 @@ func (p *routed) String() string {
 
 // Verdict says which rule keeps a call from an endpoint, for the call's record.
 func (p *routed) Verdict(call *yodel.Call, ep, picked *yodel.Endpoint) string {
-	instance, to := ep.Instance(), yodel.Instance{}
+	instance, to := ep.Instance(), discovery.Instance{}
 	if picked != nil {
 		to = picked.Instance()
 	}
@@ -356,7 +358,7 @@ func (p *routed) choice(d decision) *choice {
 
 // make makes a choice. PickerOf makes the picker of each group.
 func (p *routed) make(d decision, pickerOf func(name string, endpoints []*yodel.Endpoint) yodel.Picker) *choice {
-	instances := make([]yodel.Instance, len(p.endpoints))
+	instances := make([]discovery.Instance, len(p.endpoints))
 	for i, ep := range p.endpoints {
 		instances[i] = ep.Instance()
 	}

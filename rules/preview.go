@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/introspect"
 )
@@ -17,7 +17,7 @@ import (
 // Traffic is what Preview knows of a service: its instances, and the live data of each instance by
 // address. Instances without live data count as idle.
 type Traffic struct {
-	Instances []yodel.Instance
+	Instances []discovery.Instance
 	Live      map[string]*introspect.Live
 	// Services are the services in the registry, and Methods those of the service. Names that they
 	// do not have are problems of the rule. If they are empty, names are not checked.
@@ -61,7 +61,7 @@ type Share struct {
 // instances, unless all are inactive.
 func Preview(rule *Rule, all []Rule, traffic *Traffic) *Effect {
 	e := &Effect{Problems: rule.Check()}
-	active := slices.DeleteFunc(slices.Clone(traffic.Instances), func(in yodel.Instance) bool { return in.State == "inactive" })
+	active := slices.DeleteFunc(slices.Clone(traffic.Instances), func(in discovery.Instance) bool { return in.State == "inactive" })
 	e.disabled = len(traffic.Instances) > 0 && disableAll(all, active)
 	if len(active) == 0 {
 		active = traffic.Instances
@@ -108,8 +108,8 @@ func Preview(rule *Rule, all []Rule, traffic *Traffic) *Effect {
 }
 
 // byAddr returns instances, sorted by address.
-func byAddr(instances []yodel.Instance) []yodel.Instance {
-	return slices.SortedFunc(slices.Values(instances), func(a, b yodel.Instance) int { return strings.Compare(a.Addr, b.Addr) })
+func byAddr(instances []discovery.Instance) []discovery.Instance {
+	return slices.SortedFunc(slices.Values(instances), func(a, b discovery.Instance) int { return strings.Compare(a.Addr, b.Addr) })
 }
 
 // rates returns the calls per second that an instance executes of a service, and those in the scope
@@ -160,9 +160,9 @@ func (e *Effect) move(rule *Rule, all []Rule, traffic *Traffic, matched []float6
 	if rule == nil || rule.target() == nil {
 		return
 	}
-	var instances []yodel.Instance
+	var instances []discovery.Instance
 	for _, share := range e.Shares {
-		i := slices.IndexFunc(traffic.Instances, func(in yodel.Instance) bool { return in.Addr == share.Addr })
+		i := slices.IndexFunc(traffic.Instances, func(in discovery.Instance) bool { return in.Addr == share.Addr })
 		instances = append(instances, traffic.Instances[i])
 	}
 	want, sum := spread(rule.routing(all), instances), 0.0
@@ -197,7 +197,7 @@ func (r *Rule) routing(all []Rule) []*active {
 
 // spread returns the share of the calls that each instance gets. It adds the shares of all
 // combinations of canaries that take a call or do not.
-func spread(rules []*active, instances []yodel.Instance) []float64 {
+func spread(rules []*active, instances []discovery.Instance) []float64 {
 	shares := make([]float64, len(instances))
 	var add func(i int, d decision, likely float64)
 	add = func(i int, d decision, likely float64) {

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/rules"
@@ -24,7 +24,7 @@ func traffic() *rules.Traffic {
 		if addr == "c" {
 			version = "v2"
 		}
-		t.Instances = append(t.Instances, yodel.Instance{Addr: addr, Version: version})
+		t.Instances = append(t.Instances, discovery.Instance{Addr: addr, Version: version})
 		t.Live[addr] = &introspect.Live{Now: now, Step: time.Second, Process: introspect.Process{Started: now.Add(-time.Hour)}, Series: []introspect.Series{
 			{Side: "server", Method: "Shop.Buy", Peer: "web", Calls: []uint64{10, 10, 10, 3}},
 			{Side: "server", Method: "Shop.Sell", Peer: "batch", Calls: []uint64{5, 5, 5, 0}},

@@ -8,7 +8,7 @@
 // A process follows rules with one line. The values of With stand in for the registry:
 //
 //	r := rules.With(etcd.New("10.0.0.1:2379", nil), nil)
-//	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
+//	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{r}})
 //	c := yodel.NewClient(r.Service("Shop"), nil)
 //
 // An operator's program writes rules with a Book:

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/rules"
 )
 
@@ -37,7 +37,7 @@ func TestRulingsHoldInstances(t *testing.T) {
 		held, other := false, false
 		for _, r := range rules.RulingsOf([]rules.Rule{test.rule}) {
 			if r.Holds != nil {
-				held, other = r.Holds(&yodel.Instance{Version: "v2"}), r.Holds(&yodel.Instance{Version: "v1"})
+				held, other = r.Holds(&discovery.Instance{Version: "v2"}), r.Holds(&discovery.Instance{Version: "v1"})
 			}
 		}
 		if held != test.holds || other {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/testca"
 	"github.com/yodel-rpc/yodel/middleware/auth"
 	"github.com/yodel-rpc/yodel/registry/memory"
@@ -75,7 +76,7 @@ func newOffice(t *testing.T, transport yodel.Transport, middleware ...yodel.Midd
 	t.Helper()
 	registry := memory.New(nil)
 	o := &office{mall: &mall{t: t, book: open(t, registry), rules: rules.With(registry, nil)}}
-	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{o.rules}, Transport: transport, Middleware: middleware})
+	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{o.rules}, Transport: transport, Middleware: middleware})
 	buy.Handle(s, func(context.Context, *order) (*order, error) { return &order{}, nil })
 	o.addr = serve(t, s)
 	return o
@@ -146,7 +147,7 @@ func TestRulesSelectCallersByVerifiedCertificate(t *testing.T) {
 		}
 		o := newOffice(t, &tls.Transport{Server: config})
 		dial := func(cert stdtls.Certificate) *yodel.Client {
-			c := yodel.NewClient(yodel.Static(o.addr), &yodel.ClientOptions{
+			c := yodel.NewClient(discovery.Static(o.addr), &yodel.ClientOptions{
 				Transport: &tls.Transport{Client: &stdtls.Config{RootCAs: ca.Pool, Certificates: []stdtls.Certificate{cert}}},
 			})
 			t.Cleanup(c.Close)

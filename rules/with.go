@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -32,13 +33,13 @@ type Options struct {
 
 // A Registry is what With needs: a registrar that has resolvers for services and keeps rules.
 type Registry interface {
-	yodel.Registrar
+	discovery.Registrar
 	Keeper
-	Service(name string) yodel.Resolver
+	Service(name string) discovery.Resolver
 }
 
-// Rules makes clients and servers follow the rules in a registry. It is a yodel.Registrar, and its
-// method Service returns resolvers. Its methods may be called concurrently.
+// Rules makes clients and servers follow the rules in a registry. It is a discovery.Registrar, and
+// its method Service returns resolvers. Its methods may be called concurrently.
 type Rules struct {
 	registry Registry
 	opts     Options
@@ -84,7 +85,7 @@ func (r *Rules) count(ruled bool) {
 }
 
 // Service returns a resolver for a service whose clients follow the rules of the service.
-func (r *Rules) Service(name string) yodel.Resolver {
+func (r *Rules) Service(name string) discovery.Resolver {
 	return &resolver{service: r.of(name), inner: r.registry.Service(name)}
 }
 
@@ -93,9 +94,9 @@ func (r *Rules) String() string {
 	return cmp.Or(yodel.Description{}.Over(r.registry).Name, fmt.Sprintf("a %T", r.registry))
 }
 
-// Announce implements yodel.Registrar. It reads the rules of the service before the first
+// Announce implements discovery.Registrar. It reads the rules of the service before the first
 // announcement, so that the server follows them from its first call on.
-func (r *Rules) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
+func (r *Rules) Announce(ctx context.Context, service string, in discovery.Instance, ttl time.Duration) error {
 	s := r.of(service)
 	select {
 	case <-s.loaded:
@@ -107,13 +108,13 @@ func (r *Rules) Announce(ctx context.Context, service string, in yodel.Instance,
 	return r.registry.Announce(ctx, service, in, ttl)
 }
 
-// Withdraw implements yodel.Registrar.
+// Withdraw implements discovery.Registrar.
 func (r *Rules) Withdraw(ctx context.Context, service, addr string) error {
 	return r.registry.Withdraw(ctx, service, addr)
 }
 
-// Describe implements the optional method of yodel.Registrar. While a server watches the settings
-// of operators for a service, the process follows the rules of the service.
+// Describe implements the optional method of discovery.Registrar. While a server watches the
+// settings of operators for a service, the process follows the rules of the service.
 func (r *Rules) Describe() yodel.Description {
 	d := yodel.Description{Rules: r.Rules}.Over(r.registry)
 	amend, settings := d.AmendServer, d.Overrides
@@ -123,7 +124,7 @@ func (r *Rules) Describe() yodel.Description {
 		}
 		return r.amendServer(s, o)
 	}
-	d.Overrides = func(service string) yodel.Resolver {
+	d.Overrides = func(service string) discovery.Resolver {
 		if settings == nil {
 			return &resolver{service: r.of(service)}
 		}
@@ -212,12 +213,12 @@ func (r *Rules) Rules() introspect.Rules {
 // for a service.
 type resolver struct {
 	service *service
-	inner   yodel.Resolver // nil if the registry has no settings
+	inner   discovery.Resolver // nil if the registry has no settings
 }
 
-// Watch implements yodel.Resolver. When the rules change, it reports the instances again, so that
-// the client makes a new picker.
-func (r *resolver) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+// Watch implements discovery.Resolver. When the rules change, it reports the instances again, so
+// that the client makes a new picker.
+func (r *resolver) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	if note := introspect.NoteOf(ctx); note != nil {
 		defer r.service.join(note)()
 	}
@@ -244,13 +245,13 @@ func (r *resolver) Watch(ctx context.Context, update func([]yodel.Instance)) err
 
 // A repeater reports instances to a client, and reports them again when the rules have changed.
 type repeater struct {
-	update  func([]yodel.Instance)
+	update  func([]discovery.Instance)
 	running chan struct{} // holds the token of the running report
-	last    []yodel.Instance
+	last    []discovery.Instance
 	known   bool
 }
 
-func (r *repeater) report(instances []yodel.Instance) {
+func (r *repeater) report(instances []discovery.Instance) {
 	r.running <- struct{}{}
 	defer func() { <-r.running }()
 	r.last, r.known = instances, true
@@ -284,7 +285,7 @@ func (r *repeater) repeat() {
 	}
 }
 
-// Describe implements the optional method of yodel.Resolver.
+// Describe implements the optional method of discovery.Resolver.
 func (r *resolver) Describe() yodel.Description {
 	d := yodel.Description{}.Over(r.inner)
 	d.Name = cmp.Or(d.Name, fmt.Sprintf("service %q with rules", r.service.name))

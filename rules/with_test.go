@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/rules"
@@ -35,9 +36,9 @@ type shop struct {
 }
 
 // open starts a shop that r announces, until the test ends.
-func openShop(t *testing.T, r yodel.Registrar, in yodel.Instance) *shop {
+func openShop(t *testing.T, r discovery.Registrar, in discovery.Instance) *shop {
 	t.Helper()
-	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}, Instance: in, AnnounceEvery: time.Second, Diagnostics: true})
+	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{r}, Instance: in, AnnounceEvery: time.Second, Diagnostics: true})
 	one := &shop{}
 	buy.Handle(s, func(ctx context.Context, _ *order) (*order, error) {
 		one.calls.Add(1)
@@ -106,8 +107,8 @@ func newMall(t *testing.T, o *yodel.ClientOptions) *mall {
 	registry := memory.New(nil)
 	m := &mall{t: t, book: open(t, registry)}
 	m.rules = rules.With(registry, nil)
-	m.v1 = openShop(t, m.rules, yodel.Instance{Version: "v1", Group: "blue", Zone: "east"})
-	m.v2 = openShop(t, m.rules, yodel.Instance{Version: "v2", Tags: []string{"gray"}, Group: "red,green", Zone: "west"})
+	m.v1 = openShop(t, m.rules, discovery.Instance{Version: "v1", Group: "blue", Zone: "east"})
+	m.v2 = openShop(t, m.rules, discovery.Instance{Version: "v2", Tags: []string{"gray"}, Group: "red,green", Zone: "west"})
 	if o == nil {
 		o = &yodel.ClientOptions{}
 	}
@@ -283,7 +284,7 @@ func TestALimitRuleCountsStreams(t *testing.T) {
 	for _, side := range []string{"server", "client"} {
 		registry := memory.New(nil)
 		follow := rules.With(registry, nil)
-		s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{follow}})
+		s := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{follow}})
 		watch.Handle(s, func(ctx context.Context, in *order, send yodel.Send[order]) error {
 			if err := send(in); err != nil || in.By == "short" {
 				return err

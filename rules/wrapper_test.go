@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/rules"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -17,8 +18,8 @@ type kept struct {
 	inner yodeltest.Described
 }
 
-func (k kept) Describe() yodel.Description   { return k.inner.Describe() }
-func (k kept) Service(string) yodel.Resolver { return k.inner }
+func (k kept) Describe() yodel.Description       { return k.inner.Describe() }
+func (k kept) Service(string) discovery.Resolver { return k.inner }
 
 // A registry with rules, and its resolvers, have all that the registry can do.
 func TestRulesHideNothing(t *testing.T) {
@@ -31,7 +32,7 @@ func TestRulesHideNothing(t *testing.T) {
 	})
 	t.Run("settings of operators", func(t *testing.T) { // a server watches them
 		calls := 0
-		r := rules.With(described{memory.New(nil), yodel.Description{Overrides: func(string) yodel.Resolver { calls++; return nil }}}, nil)
+		r := rules.With(described{memory.New(nil), yodel.Description{Overrides: func(string) discovery.Resolver { calls++; return nil }}}, nil)
 		if s := (yodel.Description{}).Over(r).Overrides("Shop"); s == nil || calls != 1 {
 			t.Errorf("got the settings %v after %d calls of the registry's Overrides, want a resolver after one", s, calls)
 		}

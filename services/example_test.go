@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/services"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -29,7 +30,7 @@ func Example() {
 
 	addrs := map[string]string{"Orders": "10.0.0.1:8972", "Inventory": "10.0.0.2:8972"}
 	all := services.New(
-		func(service string) yodel.Resolver { return yodel.Static(addrs[service]) }, // or the method Service of a registry
+		func(service string) discovery.Resolver { return discovery.Static(addrs[service]) }, // or the method Service of a registry
 		&services.Options{Client: func(string) *yodel.ClientOptions { return &yodel.ClientOptions{Transport: network} }},
 	)
 	defer all.Close()

@@ -21,6 +21,7 @@ import (
 	"sync"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // Options configures Clients. The zero value works.
@@ -37,7 +38,7 @@ type Options struct {
 // Clients has a client for each service that the program has called. It is a yodel.Caller. Its
 // methods may be called concurrently.
 type Clients struct {
-	resolver func(service string) yodel.Resolver
+	resolver func(service string) discovery.Resolver
 	options  Options
 
 	mu     sync.RWMutex
@@ -46,9 +47,9 @@ type Clients struct {
 }
 
 // New returns Clients for the services whose instances the resolvers know. Resolver is the method
-// Service of a registry, for example, or a function that returns yodel.Static for a name. O may be
-// nil.
-func New(resolver func(service string) yodel.Resolver, o *Options) *Clients {
+// Service of a registry, for example, or a function that returns discovery.Static for a name. O may
+// be nil.
+func New(resolver func(service string) discovery.Resolver, o *Options) *Clients {
 	c := &Clients{resolver: resolver, all: make(map[string]func() *yodel.Client)}
 	if o != nil {
 		c.options = *o

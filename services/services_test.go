@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/services"
@@ -59,7 +60,7 @@ func (n *town) await(t *testing.T, service string) {
 	ctx, found := context.WithTimeout(t.Context(), time.Minute)
 	defer found()
 	known := false
-	_ = n.registry.Service(service).Watch(ctx, func(all []yodel.Instance) { // ctx ends it
+	_ = n.registry.Service(service).Watch(ctx, func(all []discovery.Instance) { // ctx ends it
 		if len(all) > 0 {
 			known = true
 			found()
@@ -76,7 +77,7 @@ func (n *town) serve(t *testing.T, addr string, register func(s *yodel.Server)) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{n.registry}})
+	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{n.registry}})
 	register(s)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

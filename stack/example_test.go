@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/stack"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -38,7 +39,7 @@ func Example() {
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error)
 	go func() { served <- server.Serve(ctx, l) }()
-	client := yodel.NewClient(yodel.Static("arith"), &yodel.ClientOptions{Transport: network})
+	client := yodel.NewClient(discovery.Static("arith"), &yodel.ClientOptions{Transport: network})
 
 	// region client
 	out, err := DivMod.Call(ctx, client, stack.Push2(17, 5)) // waits

@@ -20,6 +20,7 @@ import (
 	"github.com/yodel-rpc/yodel/codec/gob"
 	"github.com/yodel-rpc/yodel/codec/hessian2"
 	thriftcodec "github.com/yodel-rpc/yodel/codec/thrift"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/connect"
 	"github.com/yodel-rpc/yodel/protocol/dubbo"
 	"github.com/yodel-rpc/yodel/protocol/grpc"
@@ -228,7 +229,7 @@ func TestWiresCarryValuesOrSayWhyNot(t *testing.T) {
 			if w.wire != nil {
 				o.Wires, addr = []yodel.Wire{w.wire}, w.wire.Name()+"://"+addr
 			}
-			c := yodel.NewClient(yodel.Static(addr), o)
+			c := yodel.NewClient(discovery.Static(addr), o)
 			t.Cleanup(c.Close)
 			if w.why != "" {
 				_, err := void.Call(t.Context(), c, stack.V0{})
@@ -362,7 +363,7 @@ func TestCallsFailWhenTheirConnectionIsLost(t *testing.T) {
 		<-ctx.Done()
 		return stack.V0{}, ctx.Err()
 	})
-	c := yodel.NewClient(yodel.Static(serve(t, s)), &yodel.ClientOptions{Logger: slog.New(slog.DiscardHandler)})
+	c := yodel.NewClient(discovery.Static(serve(t, s)), &yodel.ClientOptions{Logger: slog.New(slog.DiscardHandler)})
 	t.Cleanup(c.Close)
 	f := wait.Go(t.Context(), c, stack.V0{})
 	<-began

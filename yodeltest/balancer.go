@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // TestBalancer checks that b fulfills the contracts of yodel.Balancer and yodel.Picker. It picks
@@ -47,7 +48,7 @@ func withEndpoints(n int, use func(all []*yodel.Endpoint) error) error {
 		addrs[i] = fmt.Sprintf("endpoint-%d", i+1)
 	}
 	known := make(chan struct{})
-	c := yodel.NewClient(yodel.Static(addrs...), &yodel.ClientOptions{
+	c := yodel.NewClient(discovery.Static(addrs...), &yodel.ClientOptions{
 		Transport: unreachable{},
 		Balancer:  func([]*yodel.Endpoint, yodel.Picker) yodel.Picker { close(known); return nil },
 	})

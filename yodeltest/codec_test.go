@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
 )
 
 type message struct {
@@ -34,7 +35,7 @@ func sampleMessages() []any {
 
 func TestRawKeepsTheContract(t *testing.T) {
 	short, long := []byte("hello"), bytes.Repeat([]byte("world"), 2000)
-	TestCodec(t, yodel.Raw, nil, &short, &long)
+	TestCodec(t, raw.Codec, nil, &short, &long)
 }
 
 func TestCodecComparesWithEqual(t *testing.T) {
@@ -186,16 +187,16 @@ func sharedBuffer() yodel.Codec {
 }
 
 func aliasingAppend() yodel.Codec {
-	return brokenCodec{decode: yodel.Raw.Decode, append: func(dst []byte, v any) ([]byte, error) {
+	return brokenCodec{decode: raw.Codec.Decode, append: func(dst []byte, v any) ([]byte, error) {
 		if p, ok := v.(*[]byte); ok && dst == nil {
 			return *p, nil
 		}
-		return yodel.Raw.Append(dst, v)
+		return raw.Codec.Append(dst, v)
 	}}
 }
 
 func aliasingDecode() yodel.Codec {
-	return brokenCodec{append: yodel.Raw.Append, decode: func(src []byte, v any) error {
+	return brokenCodec{append: raw.Codec.Append, decode: func(src []byte, v any) error {
 		*v.(*[]byte) = src
 		return nil
 	}}

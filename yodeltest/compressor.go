@@ -12,24 +12,24 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 )
 
-// TestCompressor checks that c fulfills the contract of yodel.Compressor. It runs concurrently, so
-// that the race detector can find data races: use go test -race.
-func TestCompressor(t *testing.T, c yodel.Compressor) {
+// TestCompressor checks that c fulfills the contract of compress.Compressor. It runs concurrently,
+// so that the race detector can find data races: use go test -race.
+func TestCompressor(t *testing.T, c compress.Compressor) {
 	t.Helper()
 	runRules(t, compressorRules(c))
 }
 
-func compressorRules(c yodel.Compressor) []rule {
+func compressorRules(c compress.Compressor) []rule {
 	x := compressorTrial{c, plaintexts()}
 	return []rule{
 		{"the name is stable", "the name is how the other side finds the compressor: it is not empty and never changes", x.checkName},
 		{"bytes round-trip", "what Append compresses, Decompress restores, up to and including limit bytes", x.checkRoundTrip},
 		{"results go behind dst", "both directions write behind what dst holds, whether or not dst has room, and change nothing before it", x.checkPrefix},
 		{"nothing is kept", "the caller goes on to use dst and src: the compressor must not write to src or hand either out later", x.checkKeepsNothing},
-		{"the limit is exact", "more than limit bytes is an error that matches yodel.ErrTooLarge; what dst held before does not count", x.checkLimit},
+		{"the limit is exact", "more than limit bytes is an error that matches compress.ErrTooLarge; what dst held before does not count", x.checkLimit},
 		{"a bomb costs no more than the limit", "a few bytes can decompress to gigabytes: Decompress stops at the limit and never allocates for what lies behind it", x.checkBomb},
 		{"damage is an error", "bytes that end early or go on too long are an error, or a corrupt frame passes for a good one", x.checkDamage},
 		{"hostile bytes are errors", "whatever src holds, Decompress must not panic, exceed the limit, or allocate for much more than the limit", x.checkHostile},
@@ -40,7 +40,7 @@ func compressorRules(c yodel.Compressor) []rule {
 
 // A compressorTrial is a test of one compressor with its sample bytes.
 type compressorTrial struct {
-	yodel.Compressor
+	compress.Compressor
 	plaintexts []plaintext
 }
 
@@ -183,7 +183,7 @@ func (x compressorTrial) checkLimit() error {
 			if limit < 0 || limit >= len(p.bytes) {
 				continue
 			}
-			if got, err := x.Decompress(dst, small, limit); !errors.Is(err, yodel.ErrTooLarge) {
+			if got, err := x.Decompress(dst, small, limit); !errors.Is(err, compress.ErrTooLarge) {
 				return fmt.Errorf("%s: %d bytes with limit %d: got %d bytes and error %v", p.name, len(p.bytes), limit, len(got)-len(dst), err)
 			}
 		}
@@ -199,7 +199,7 @@ func (x compressorTrial) checkBomb() error {
 	}
 	var got error
 	err = allocatesAtMost(3*limit, func() { _, got = x.Decompress(nil, bomb, limit) })
-	if err == nil && !errors.Is(got, yodel.ErrTooLarge) {
+	if err == nil && !errors.Is(got, compress.ErrTooLarge) {
 		err = fmt.Errorf("16 MiB of zeros with a limit of 1 MiB: got error %v", got)
 	}
 	return err

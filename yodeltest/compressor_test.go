@@ -13,7 +13,7 @@ import (
 
 	stdflate "compress/flate"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/flate"
 )
 
@@ -50,7 +50,7 @@ func (c brokenCompressor) Decompress(dst, src []byte, limit int) ([]byte, error)
 func TestCompressorCatchesBrokenCompressors(t *testing.T) {
 	tests := []struct {
 		name       string
-		compressor yodel.Compressor
+		compressor compress.Compressor
 		rule       string // that the compressor breaks
 	}{
 		{"no name", brokenCompressor{name: func() string { return "" }}, "the name is stable"},
@@ -105,7 +105,7 @@ func countsTooFar(dst, src []byte, limit int) ([]byte, error) {
 	return flate.Compressor.Decompress(dst, src, limit)
 }
 
-func ownBuffer() yodel.Compressor {
+func ownBuffer() compress.Compressor {
 	var buffer []byte
 	return brokenCompressor{decompress: func(dst, src []byte, limit int) ([]byte, error) {
 		if len(dst) > 0 {
@@ -152,7 +152,7 @@ func silentLimit(dst, src []byte, limit int) ([]byte, error) {
 
 func otherError(dst, src []byte, limit int) ([]byte, error) {
 	b, err := flate.Compressor.Decompress(dst, src, limit)
-	if errors.Is(err, yodel.ErrTooLarge) {
+	if errors.Is(err, compress.ErrTooLarge) {
 		err = errors.New("too much")
 	}
 	return b, err
@@ -165,7 +165,7 @@ func countsDst(dst, src []byte, limit int) ([]byte, error) {
 func lateLimit(dst, src []byte, limit int) ([]byte, error) {
 	b, err := noLimit(dst, src, limit)
 	if err == nil && len(b)-len(dst) > limit {
-		err = yodel.ErrTooLarge
+		err = compress.ErrTooLarge
 	}
 	return b, err
 }
@@ -185,7 +185,7 @@ func ignoresRest(dst, src []byte, _ int) ([]byte, error) {
 
 func panicsAtDamage(dst, src []byte, limit int) ([]byte, error) {
 	b, err := flate.Compressor.Decompress(dst, src, limit)
-	if err != nil && !errors.Is(err, yodel.ErrTooLarge) {
+	if err != nil && !errors.Is(err, compress.ErrTooLarge) {
 		panic(err)
 	}
 	return b, err
@@ -202,7 +202,7 @@ func padsDamage(dst, src []byte, limit int) ([]byte, error) {
 	return append(dst, make([]byte, limit+1)...), nil
 }
 
-func breaksAfterDamage() yodel.Compressor {
+func breaksAfterDamage() compress.Compressor {
 	var failed error
 	return brokenCompressor{decompress: func(dst, src []byte, limit int) ([]byte, error) {
 		if failed != nil {
@@ -215,7 +215,7 @@ func breaksAfterDamage() yodel.Compressor {
 
 // mixesUpCompression keeps what it compresses where every call sees it. It locks, so that the suite
 // has to catch it and not the race detector.
-func mixesUpCompression() yodel.Compressor {
+func mixesUpCompression() compress.Compressor {
 	var mu sync.Mutex
 	var current []byte
 	return brokenCompressor{append: func(dst, src []byte) ([]byte, error) {

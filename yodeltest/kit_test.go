@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -95,7 +96,7 @@ func TestLargeMessagesPassBothWaysAtOnce(t *testing.T) {
 	run := func(t *testing.T) {
 		s := yodeltest.NewServer(t, nil)
 		Echo.Handle(s.Server, echo)
-		c := yodeltest.NewClient(t, &yodel.ClientOptions{Codec: yodel.Raw}, s)
+		c := yodeltest.NewClient(t, &yodel.ClientOptions{Codec: raw.Codec}, s)
 		var wg sync.WaitGroup
 		for i := range 8 {
 			wg.Go(func() {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // A Registry is a registry under test, with functions that control its server. Registrar and
@@ -22,13 +23,13 @@ import (
 // the output of the test says so.
 type Registry struct {
 	// Registrar announces to the registry.
-	Registrar yodel.Registrar
+	Registrar discovery.Registrar
 	// Service returns a resolver for a service, as a client would use it. Each call returns a new
 	// resolver that shares no state with the others.
-	Service func(name string) yodel.Resolver
+	Service func(name string) discovery.Resolver
 
 	// Another announces to the registry as another process does. It shares no state with Registrar.
-	Another yodel.Registrar
+	Another discovery.Registrar
 
 	// TTL is the shortest time to live that the registry supports. Late is how long after that a
 	// record may still exist. Default 1 s and 4 s: a machine that is busy is late too.
@@ -48,8 +49,9 @@ type Registry struct {
 	Expire func()
 }
 
-// TestRegistry checks that a registry fulfills the contracts of yodel.Registrar and yodel.Resolver,
-// even while its server is in trouble. It takes about half a minute, because leases have to expire.
+// TestRegistry checks that a registry fulfills the contracts of discovery.Registrar and
+// discovery.Resolver, even while its server is in trouble. It takes about half a minute, because
+// leases have to expire.
 func TestRegistry(t *testing.T, r Registry) {
 	t.Helper()
 	together, alone := registryRules(r, 20*time.Second, t.Logf)
@@ -142,7 +144,7 @@ func registryRules(r Registry, patience time.Duration, logf func(string, ...any)
 		{"expired", "a lease or session that was lost is made anew by the next Announce", x.expired},
 		{"many", "a service may have thousands of instances, and a change among them is seen soon", x.many},
 	}
-	for _, about := range resolverRules(yodel.Static(), func([]yodel.Instance) {}, nil, 0) {
+	for _, about := range resolverRules(discovery.Static(), func([]discovery.Instance) {}, nil, 0) {
 		check := func() error { return x.resolver(about.name) }
 		together = append(together, rule{"resolver " + about.name, about.why, check})
 	}
@@ -163,7 +165,7 @@ func (x registryTrial) name() string { return fmt.Sprintf("Yodel.Test%016x", ran
 // long returns a ttl that does not end during the test of a rule.
 func (x registryTrial) long() time.Duration { return max(time.Minute, 10*x.TTL) }
 
-func (x registryTrial) announce(service string, ttl time.Duration, instances ...yodel.Instance) error {
+func (x registryTrial) announce(service string, ttl time.Duration, instances ...discovery.Instance) error {
 	ctx, cancel := context.WithTimeout(context.Background(), x.patience)
 	defer cancel()
 	for _, in := range instances {
@@ -187,7 +189,7 @@ func (x registryTrial) withdraw(service string, addrs ...string) error {
 
 // keep announces an instance repeatedly, as a server does, until stop is called. It continues after
 // an error.
-func (x registryTrial) keep(service string, in yodel.Instance, ttl time.Duration) (stop func()) {
+func (x registryTrial) keep(service string, in discovery.Instance, ttl time.Duration) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -211,9 +213,9 @@ func (x registryTrial) keep(service string, in yodel.Instance, ttl time.Duration
 }
 
 // A follower calls Watch again each time that it fails, as a client does.
-type follower struct{ yodel.Resolver }
+type follower struct{ discovery.Resolver }
 
-func (f follower) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+func (f follower) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	for ctx.Err() == nil {
 		_ = f.Resolver.Watch(ctx, update) // the last update stays in use
 		select {
@@ -248,10 +250,10 @@ func (x registryTrial) resolver(name string) error {
 	service := x.name()
 	known := make(map[string]bool)
 	var failed error
-	set := func(instances []yodel.Instance) {
+	set := func(instances []discovery.Instance) {
 		failed = errors.Join(failed, x.announce(service, x.long(), instances...))
 		for addr := range known {
-			if !slices.ContainsFunc(instances, func(in yodel.Instance) bool { return in.Addr == addr }) {
+			if !slices.ContainsFunc(instances, func(in discovery.Instance) bool { return in.Addr == addr }) {
 				failed = errors.Join(failed, x.withdraw(service, addr))
 				delete(known, addr)
 			}
@@ -272,12 +274,12 @@ func (x registryTrial) resolver(name string) error {
 
 func (x registryTrial) fields() error {
 	service := x.name()
-	full := yodel.Instance{
+	full := discovery.Instance{
 		Addr: "127.0.0.1:1", Group: "red,blue", Version: "v1.2.3", Weight: 7, Zone: "eu-1a", Latitude: 47.3769, Longitude: -8.5417,
 		State: "active", Tags: []string{"canary", "a b&c=d"}, Metadata: yodel.Metadata{"owner": "Zoë & co", "empty": "", "=?": "%20;"},
 		Incarnation: "00ff", Protocols: []string{"yodel", "netrpc"}, Started: time.Date(2026, 7, 8, 9, 10, 11, 12e6, time.UTC), CallRate: 1234.5, Inflight: 17,
 	}
-	sparse := yodel.Instance{Addr: "127.0.0.1:2", State: "inactive"}
+	sparse := discovery.Instance{Addr: "127.0.0.1:2", State: "inactive"}
 	w := x.follow(service)
 	err := x.announce(service, x.long(), full, sparse)
 	if err == nil {
@@ -285,7 +287,7 @@ func (x registryTrial) fields() error {
 	}
 	if err == nil {
 		for _, got := range w.last() {
-			if want := map[string]yodel.Instance{full.Addr: full, sparse.Addr: sparse}[got.Addr]; !reflect.DeepEqual(got, want) {
+			if want := map[string]discovery.Instance{full.Addr: full, sparse.Addr: sparse}[got.Addr]; !reflect.DeepEqual(got, want) {
 				err = errors.Join(err, fmt.Errorf("%+v came back as %+v", want, got))
 			}
 		}
@@ -294,7 +296,7 @@ func (x registryTrial) fields() error {
 }
 
 // last returns the last update.
-func (w *watch) last() []yodel.Instance {
+func (w *watch) last() []discovery.Instance {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.copies[len(w.copies)-1]
@@ -302,7 +304,7 @@ func (w *watch) last() []yodel.Instance {
 
 func (x registryTrial) update() error {
 	service := x.name()
-	in := yodel.Instance{Addr: "127.0.0.1:1", Weight: 1}
+	in := discovery.Instance{Addr: "127.0.0.1:1", Weight: 1}
 	err := x.announce(service, x.long(), in)
 	w := x.follow(service)
 	if err == nil {
@@ -314,14 +316,14 @@ func (x registryTrial) update() error {
 		func() { in.State, in.Tags, in.CallRate = "", nil, 100 },
 		func() { in.Metadata = yodel.Metadata{"owner": "Ann", "cell": "a"} },
 		func() { in.Metadata = yodel.Metadata{"owner": "Ben"} },
-		func() { in = yodel.Instance{Addr: in.Addr} },
+		func() { in = discovery.Instance{Addr: in.Addr} },
 	} {
 		change()
 		if err == nil {
 			err = x.announce(service, x.long(), in)
 		}
 		if err == nil {
-			err = w.see(fmt.Sprintf("%+v alone", in), func(got []yodel.Instance) bool {
+			err = w.see(fmt.Sprintf("%+v alone", in), func(got []discovery.Instance) bool {
 				return len(got) == 1 && reflect.DeepEqual(got[0], in)
 			})
 		}
@@ -357,7 +359,7 @@ func (x registryTrial) ttl() error {
 	service := x.name()
 	w := x.follow(service)
 	began := time.Now()
-	err := x.announce(service, x.TTL, yodel.Instance{Addr: "127.0.0.1:1"})
+	err := x.announce(service, x.TTL, discovery.Instance{Addr: "127.0.0.1:1"})
 	answered := time.Now()
 	if err == nil {
 		err = w.until("127.0.0.1:1")
@@ -378,7 +380,7 @@ func (x registryTrial) ttl() error {
 
 func (x registryTrial) renewal() error {
 	service, ttl := x.name(), 2*x.TTL
-	in := yodel.Instance{Addr: "127.0.0.1:1"}
+	in := discovery.Instance{Addr: "127.0.0.1:1"}
 	stop := x.keep(service, in, ttl)
 	w := x.follow(service)
 	err := w.until(in.Addr)
@@ -398,7 +400,7 @@ func (x registryTrial) services() error {
 	}
 	var err error
 	for i, name := range names {
-		err = errors.Join(err, x.announce(name, x.long(), yodel.Instance{Addr: fmt.Sprintf("127.0.0.1:%d", i+1)}))
+		err = errors.Join(err, x.announce(name, x.long(), discovery.Instance{Addr: fmt.Sprintf("127.0.0.1:%d", i+1)}))
 	}
 	for i, name := range names {
 		w := x.follow(name)
@@ -435,7 +437,7 @@ func (x registryTrial) clients() error {
 		watches = append(watches, w)
 		err = errors.Join(err, w.until(addrs...))
 		addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", i+1))
-		err = errors.Join(err, x.announce(service, x.long(), yodel.Instance{Addr: addrs[i]}))
+		err = errors.Join(err, x.announce(service, x.long(), discovery.Instance{Addr: addrs[i]}))
 	}
 	for _, w := range watches {
 		err = errors.Join(err, w.until(addrs...), w.stop())
@@ -450,11 +452,11 @@ func (x registryTrial) override() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), x.patience)
 	defer cancel()
-	service, in := x.name(), yodel.Instance{Addr: "127.0.0.1:1", Weight: 3}
+	service, in := x.name(), discovery.Instance{Addr: "127.0.0.1:1", Weight: 3}
 	instances := x.follow(service)
 	set := resolverTrial{follower{settings.Overrides(service)}, nil, nil, x.patience}.watch(0)
 	want := func(state string, weight int) error {
-		return set.see(fmt.Sprintf("the setting %q, %d", state, weight), func(got []yodel.Instance) bool {
+		return set.see(fmt.Sprintf("the setting %q, %d", state, weight), func(got []discovery.Instance) bool {
 			return len(got) == 1 && got[0].Addr == in.Addr && got[0].State == state && got[0].Weight == weight
 		})
 	}
@@ -485,7 +487,7 @@ func (x registryTrial) listed() error {
 	if !ok {
 		return missing("the registry does not list services")
 	}
-	in, first := yodel.Instance{Addr: "127.0.0.1:1"}, x.name()
+	in, first := discovery.Instance{Addr: "127.0.0.1:1"}, x.name()
 	names := make([]string, max(30, min(100, x.Instances/10)))
 	each := func(do func(service string) error) error {
 		return x.inParallel(len(names), func(i int) error { return do(names[i]) })
@@ -522,17 +524,17 @@ func (x registryTrial) ofAnother() error {
 	other.Registrar = x.Another
 	service := x.name()
 	w := x.follow(service)
-	ours := yodel.Instance{Addr: "127.0.0.1:1", Incarnation: "0a", Version: "v1"}
-	theirs := yodel.Instance{Addr: ours.Addr, Incarnation: "0b", Version: "v2"}
+	ours := discovery.Instance{Addr: "127.0.0.1:1", Incarnation: "0a", Version: "v1"}
+	theirs := discovery.Instance{Addr: ours.Addr, Incarnation: "0b", Version: "v2"}
 	sees := func(version string) error {
-		return w.see(version+" alone", func(got []yodel.Instance) bool { return len(got) == 1 && got[0].Version == version })
+		return w.see(version+" alone", func(got []discovery.Instance) bool { return len(got) == 1 && got[0].Version == version })
 	}
 	err := errors.Join(x.announce(service, x.long(), ours), sees("v1"))
 	if err == nil {
 		err = errors.Join(other.announce(service, x.long(), theirs), sees("v2"))
 	}
 	if err == nil { // the third instance shows that the client has heard of the withdrawal
-		third := yodel.Instance{Addr: "127.0.0.1:3"}
+		third := discovery.Instance{Addr: "127.0.0.1:3"}
 		err = errors.Join(x.withdraw(service, ours.Addr), x.announce(service, x.long(), third), w.until(ours.Addr, third.Addr), x.withdraw(service, third.Addr), sees("v2"))
 	}
 	return errors.Join(err, other.withdraw(service, theirs.Addr), w.until(), w.stop())
@@ -542,7 +544,7 @@ func (x registryTrial) endedBefore() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	service := x.name()
-	if x.Registrar.Announce(ctx, service, yodel.Instance{Addr: "127.0.0.1:1"}, x.long()) == nil {
+	if x.Registrar.Announce(ctx, service, discovery.Instance{Addr: "127.0.0.1:1"}, x.long()) == nil {
 		return errors.Join(errors.New("Announce did something though its context had ended"), x.withdraw(service, "127.0.0.1:1"))
 	}
 	if x.Registrar.Withdraw(ctx, service, "127.0.0.1:1") == nil {
@@ -563,7 +565,7 @@ func (x registryTrial) concurrently() error {
 		}
 		wg.Go(func() {
 			for round := range 3 {
-				if faults[i] = x.announce(service, x.long(), yodel.Instance{Addr: addr, Weight: round}); faults[i] != nil {
+				if faults[i] = x.announce(service, x.long(), discovery.Instance{Addr: addr, Weight: round}); faults[i] != nil {
 					return
 				}
 			}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // The page about registries says how many rules the suite has.
@@ -80,7 +81,7 @@ type book struct {
 
 // A page is a record. It ends if it is not written again.
 type page struct {
-	in  yodel.Instance
+	in  discovery.Instance
 	end *time.Timer
 }
 
@@ -108,7 +109,7 @@ type desk struct {
 
 func newDesk(b *book) *desk { return &desk{book: b, incarnations: make(map[string]string)} }
 
-func (d *desk) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
+func (d *desk) Announce(ctx context.Context, service string, in discovery.Instance, ttl time.Duration) error {
 	d.mu.Lock()
 	d.incarnations[service+in.Addr] = in.Incarnation
 	d.mu.Unlock()
@@ -149,7 +150,7 @@ func (d *desk) override(ctx context.Context, service, addr, state string, weight
 	if state == "" && weight == 0 {
 		return d.book.Withdraw(ctx, service+"^", addr)
 	}
-	in, ttl := yodel.Instance{Addr: addr, State: state, Weight: weight}, time.Hour
+	in, ttl := discovery.Instance{Addr: addr, State: state, Weight: weight}, time.Hour
 	if d.losesSettings {
 		ttl = time.Second / 2 // before the record of the instance ends
 	}
@@ -159,7 +160,7 @@ func (d *desk) override(ctx context.Context, service, addr, state string, weight
 	return d.Announce(ctx, service+"^", in, ttl)
 }
 
-func (d *desk) overrides(service string) yodel.Resolver { return d.service(service + "^") }
+func (d *desk) overrides(service string) discovery.Resolver { return d.service(service + "^") }
 
 func (b *book) change(f func()) {
 	b.mu.Lock()
@@ -238,7 +239,7 @@ func (b *book) key(service string) string {
 	return service
 }
 
-func (b *book) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
+func (b *book) Announce(ctx context.Context, service string, in discovery.Instance, ttl time.Duration) error {
 	if err := b.reach(ctx); err != nil {
 		if b.pretends {
 			return nil
@@ -320,7 +321,7 @@ func (b *book) Withdraw(ctx context.Context, service, addr string) error {
 	return nil
 }
 
-func (b *book) service(name string) yodel.Resolver { return chapter{b, b.key(name)} }
+func (b *book) service(name string) discovery.Resolver { return chapter{b, b.key(name)} }
 
 // A chapter is one service of a book.
 type chapter struct {
@@ -328,7 +329,7 @@ type chapter struct {
 	name string
 }
 
-func (c chapter) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+func (c chapter) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	for first := true; ctx.Err() == nil; first = false {
 		if err := c.reach(ctx); err != nil {
 			if c.emptiesWhenDown && ctx.Err() == nil {
@@ -338,7 +339,7 @@ func (c chapter) Watch(ctx context.Context, update func([]yodel.Instance)) error
 		}
 		c.mu.Lock()
 		changed := c.changed
-		var all []yodel.Instance
+		var all []discovery.Instance
 		for _, service := range slices.Sorted(maps.Keys(c.records)) {
 			if service == c.name || c.mixes && strings.HasPrefix(service, c.name) {
 				for _, addr := range slices.Sorted(maps.Keys(c.records[service])) {

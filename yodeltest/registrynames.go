@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // This file has the rule about names that are too long for a registry, or that a registry may take
@@ -25,7 +26,7 @@ type trialName struct {
 	what    string // for example "service"
 	text    string // contains a new name of this test, so an error can be recognised
 	service string
-	in      yodel.Instance
+	in      discovery.Instance
 	refused error
 }
 
@@ -65,7 +66,7 @@ func (n *trialName) named() bool {
 // longServices returns names of services, each with an instance.
 func (x registryTrial) longServices() (names []*trialName) {
 	add := func(service, addr string) {
-		in := yodel.Instance{Addr: addr, Weight: len(names) + 2}
+		in := discovery.Instance{Addr: addr, Weight: len(names) + 2}
 		names = append(names, &trialName{what: "service", text: service, service: service, in: in})
 	}
 	for _, size := range longSizes {
@@ -86,15 +87,15 @@ func (x registryTrial) longServices() (names []*trialName) {
 // longFields returns instances of a service. Each has a long text in one of its fields.
 func (x registryTrial) longFields() (names []*trialName) {
 	service := x.name()
-	for what, set := range map[string]func(in *yodel.Instance, text string){
-		"address":        func(in *yodel.Instance, text string) { in.Addr = text + ":80" },
-		"version":        func(in *yodel.Instance, text string) { in.Version = text },
-		"group":          func(in *yodel.Instance, text string) { in.Group = text },
-		"zone":           func(in *yodel.Instance, text string) { in.Zone = text },
-		"incarnation":    func(in *yodel.Instance, text string) { in.Incarnation = text },
-		"tag":            func(in *yodel.Instance, text string) { in.Tags = []string{"a", text} },
-		"metadata value": func(in *yodel.Instance, text string) { in.Metadata = yodel.Metadata{"a": text} },
-		"metadata key":   func(in *yodel.Instance, text string) { in.Metadata = yodel.Metadata{text: "a"} },
+	for what, set := range map[string]func(in *discovery.Instance, text string){
+		"address":        func(in *discovery.Instance, text string) { in.Addr = text + ":80" },
+		"version":        func(in *discovery.Instance, text string) { in.Version = text },
+		"group":          func(in *discovery.Instance, text string) { in.Group = text },
+		"zone":           func(in *discovery.Instance, text string) { in.Zone = text },
+		"incarnation":    func(in *discovery.Instance, text string) { in.Incarnation = text },
+		"tag":            func(in *discovery.Instance, text string) { in.Tags = []string{"a", text} },
+		"metadata value": func(in *discovery.Instance, text string) { in.Metadata = yodel.Metadata{"a": text} },
+		"metadata key":   func(in *discovery.Instance, text string) { in.Metadata = yodel.Metadata{text: "a"} },
 	} {
 		for i, size := range longSizes {
 			text := x.longText(size, longLetters[i%len(longLetters)])
@@ -108,7 +109,7 @@ func (x registryTrial) longFields() (names []*trialName) {
 	}
 	// A whole record may be too large, too.
 	n := &trialName{what: "metadata value", text: x.longText(2<<20, "x"), service: service}
-	n.in = yodel.Instance{Addr: "10.0.0.1:999", Metadata: yodel.Metadata{"a": n.text}}
+	n.in = discovery.Instance{Addr: "10.0.0.1:999", Metadata: yodel.Metadata{"a": n.text}}
 	return append(names, n)
 }
 
@@ -127,10 +128,10 @@ func (x registryTrial) longText(size int, letter string) string {
 
 // carries checks that each service has the instances that were not refused, and no others.
 func (x registryTrial) carries(names []*trialName) error {
-	want := make(map[string]map[string]yodel.Instance)
+	want := make(map[string]map[string]discovery.Instance)
 	for _, n := range names {
 		if want[n.service] == nil {
-			want[n.service] = make(map[string]yodel.Instance)
+			want[n.service] = make(map[string]discovery.Instance)
 		}
 		if n.refused == nil {
 			want[n.service][n.in.Addr] = n.in
@@ -143,7 +144,7 @@ func (x registryTrial) carries(names []*trialName) error {
 			return x.carriesNone(service)
 		}
 		w := x.follow(service)
-		err := w.see(fmt.Sprintf("the %d instances that were announced", len(want[service])), func(got []yodel.Instance) bool {
+		err := w.see(fmt.Sprintf("the %d instances that were announced", len(want[service])), func(got []discovery.Instance) bool {
 			for _, in := range got {
 				if !reflect.DeepEqual(in, want[service][in.Addr]) {
 					return false

@@ -13,19 +13,20 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
-// TestResolver checks that r fulfills the contract of yodel.Resolver. Set sets the instances in the
-// source that r reads. If that is not possible, set is nil, and the test does not change the
+// TestResolver checks that r fulfills the contract of discovery.Resolver. Set sets the instances in
+// the source that r reads. If that is not possible, set is nil, and the test does not change the
 // instances. Fail makes the source fail permanently, or is nil.
 //
-//	func TestStatic(t *testing.T) { yodeltest.TestResolver(t, yodel.Static("a:1"), nil, nil) }
-func TestResolver(t *testing.T, r yodel.Resolver, set func([]yodel.Instance), fail func()) {
+//	func TestStatic(t *testing.T) { yodeltest.TestResolver(t, discovery.Static("a:1"), nil, nil) }
+func TestResolver(t *testing.T, r discovery.Resolver, set func([]discovery.Instance), fail func()) {
 	t.Helper()
 	runRules(t, resolverRules(r, set, fail, 20*time.Second))
 }
 
-func resolverRules(r yodel.Resolver, set func([]yodel.Instance), fail func(), patience time.Duration) []rule {
+func resolverRules(r discovery.Resolver, set func([]discovery.Instance), fail func(), patience time.Duration) []rule {
 	x := resolverTrial{r, set, fail, patience}
 	rules := []rule{
 		{"at once", "Watch names the whole set before anything changes: calls wait for it", x.atOnce},
@@ -47,8 +48,8 @@ func resolverRules(r yodel.Resolver, set func([]yodel.Instance), fail func(), pa
 
 // A resolverTrial is a test of one resolver.
 type resolverTrial struct {
-	yodel.Resolver
-	set      func([]yodel.Instance)
+	discovery.Resolver
+	set      func([]discovery.Instance)
 	fail     func()
 	patience time.Duration
 }
@@ -60,8 +61,8 @@ type watch struct {
 	ended    chan error
 
 	mu      sync.Mutex
-	updates [][]yodel.Instance // as passed to update
-	copies  [][]yodel.Instance // copies made during update
+	updates [][]discovery.Instance // as passed to update
+	copies  [][]discovery.Instance // copies made during update
 	changed chan struct{}
 	fault   error
 	busy    bool
@@ -70,11 +71,11 @@ type watch struct {
 func (x resolverTrial) watch(slow time.Duration) *watch {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watch{patience: x.patience, cancel: cancel, ended: make(chan error, 1), changed: make(chan struct{}, 1)}
-	go func() { w.ended <- x.Watch(ctx, func(instances []yodel.Instance) { w.update(instances, slow) }) }()
+	go func() { w.ended <- x.Watch(ctx, func(instances []discovery.Instance) { w.update(instances, slow) }) }()
 	return w
 }
 
-func (w *watch) update(instances []yodel.Instance, slow time.Duration) {
+func (w *watch) update(instances []discovery.Instance, slow time.Duration) {
 	w.mu.Lock()
 	if w.busy {
 		w.fault = errors.New("update was called while it had not returned")
@@ -96,18 +97,18 @@ func (w *watch) update(instances []yodel.Instance, slow time.Duration) {
 
 // until waits for an update with exactly these addresses.
 func (w *watch) until(addrs ...string) error {
-	return w.see(fmt.Sprintf("%q", addrs), func(instances []yodel.Instance) bool {
+	return w.see(fmt.Sprintf("%q", addrs), func(instances []discovery.Instance) bool {
 		return slices.Equal(addressesOf(instances), addrs)
 	})
 }
 
 // see waits for an update that is right. want describes it.
-func (w *watch) see(want string, right func([]yodel.Instance) bool) error {
+func (w *watch) see(want string, right func([]discovery.Instance) bool) error {
 	late := time.After(w.patience)
 	for {
 		w.mu.Lock()
 		n, fault := len(w.copies), w.fault
-		var last []yodel.Instance
+		var last []discovery.Instance
 		if n > 0 {
 			last = w.copies[n-1]
 		}
@@ -130,7 +131,7 @@ func (w *watch) see(want string, right func([]yodel.Instance) bool) error {
 }
 
 // summary describes the last of n updates.
-func summary(n int, last []yodel.Instance) string {
+func summary(n int, last []discovery.Instance) string {
 	if n == 0 {
 		return "nothing"
 	}
@@ -152,7 +153,7 @@ func (w *watch) stop() error {
 	}
 }
 
-func addressesOf(instances []yodel.Instance) []string {
+func addressesOf(instances []discovery.Instance) []string {
 	addrs := make([]string, 0, len(instances))
 	for _, in := range instances {
 		addrs = append(addrs, in.Addr)
@@ -161,10 +162,10 @@ func addressesOf(instances []yodel.Instance) []string {
 	return addrs
 }
 
-func instancesAt(addrs ...string) []yodel.Instance {
-	instances := make([]yodel.Instance, len(addrs))
+func instancesAt(addrs ...string) []discovery.Instance {
+	instances := make([]discovery.Instance, len(addrs))
 	for i, addr := range addrs {
-		instances[i] = yodel.Instance{Addr: addr, Metadata: yodel.Metadata{"n": strings.Repeat("x", i)}}
+		instances[i] = discovery.Instance{Addr: addr, Metadata: yodel.Metadata{"n": strings.Repeat("x", i)}}
 	}
 	return instances
 }
@@ -234,7 +235,7 @@ func (x resolverTrial) endedBefore() error {
 	cancel()
 	ended := make(chan struct{})
 	go func() {
-		_ = x.Watch(ctx, func([]yodel.Instance) {})
+		_ = x.Watch(ctx, func([]discovery.Instance) {})
 		close(ended)
 	}()
 	select {

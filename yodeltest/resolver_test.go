@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 func TestResolverSuitePassesStatic(t *testing.T) {
-	TestResolver(t, yodel.Static("127.0.0.1:1", "127.0.0.1:2"), nil, nil)
+	TestResolver(t, discovery.Static("127.0.0.1:1", "127.0.0.1:2"), nil, nil)
 }
 
 func TestResolverSuitePassesASoundOne(t *testing.T) {
@@ -25,18 +25,18 @@ func TestResolverSuitePassesASoundOne(t *testing.T) {
 // A source is a resolver and what it looks at. Its faults are off.
 type source struct {
 	mu        sync.Mutex
-	instances []yodel.Instance
+	instances []discovery.Instance
 	changed   chan struct{}
 	failed    bool
 
 	late, deaf, differences, sameSlice, atOnce, emptyOnFailure, once, afterEnd bool
 	watched                                                                    bool
-	shared                                                                     []yodel.Instance
+	shared                                                                     []discovery.Instance
 }
 
 func newSource() *source { return &source{changed: make(chan struct{})} }
 
-func (s *source) set(instances []yodel.Instance) {
+func (s *source) set(instances []discovery.Instance) {
 	s.change(func() { s.instances = slices.Clone(instances) })
 }
 func (s *source) fail() { s.change(func() { s.failed = true }) }
@@ -51,8 +51,8 @@ func (s *source) change(f func()) {
 
 var errSource = errors.New("the source failed")
 
-func (s *source) Watch(ctx context.Context, update func([]yodel.Instance)) error {
-	var said []yodel.Instance
+func (s *source) Watch(ctx context.Context, update func([]discovery.Instance)) error {
+	var said []discovery.Instance
 	for first := true; ; first = false {
 		s.mu.Lock()
 		instances, changed, failed := s.instances, s.changed, s.failed
@@ -69,8 +69,8 @@ func (s *source) Watch(ctx context.Context, update func([]yodel.Instance)) error
 			return errSource
 		case s.late && first:
 		case s.differences:
-			fresh := slices.DeleteFunc(slices.Clone(instances), func(in yodel.Instance) bool {
-				return slices.ContainsFunc(said, func(old yodel.Instance) bool { return old.Addr == in.Addr })
+			fresh := slices.DeleteFunc(slices.Clone(instances), func(in discovery.Instance) bool {
+				return slices.ContainsFunc(said, func(old discovery.Instance) bool { return old.Addr == in.Addr })
 			})
 			said = instances
 			update(fresh)

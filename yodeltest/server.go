@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // A Server is a yodel server that the clients of NewClient reach without a network. It works like
@@ -69,7 +70,7 @@ func NewClient(t testing.TB, o *yodel.ClientOptions, servers ...*Server) *yodel.
 		named[addrs[i]] = s
 	}
 	opts.Transport = named
-	c := yodel.NewClient(yodel.Static(addrs...), &opts)
+	c := yodel.NewClient(discovery.Static(addrs...), &opts)
 	t.Cleanup(c.Close)
 	return c
 }

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // This file has the rules for a registry whose server is in trouble or under load.
@@ -40,11 +40,11 @@ func (x registryTrial) hangs() error {
 func (x registryTrial) outage(down, up func(), stored bool) error {
 	service := x.name()
 	addrs := []string{"127.0.0.1:1"}
-	stop := x.keep(service, yodel.Instance{Addr: addrs[0]}, x.TTL)
+	stop := x.keep(service, discovery.Instance{Addr: addrs[0]}, x.TTL)
 	defer func() { stop() }()
 	if stored {
 		addrs = append(addrs, "127.0.0.1:2")
-		if err := x.announce(service, x.long(), yodel.Instance{Addr: addrs[1]}); err != nil {
+		if err := x.announce(service, x.long(), discovery.Instance{Addr: addrs[1]}); err != nil {
 			return err
 		}
 	}
@@ -78,7 +78,7 @@ func (x registryTrial) outage(down, up func(), stored bool) error {
 		err = errors.Join(err, old.neverEmpty())
 	}
 	addrs = append(addrs, "127.0.0.1:3")
-	err = errors.Join(err, x.announce(service, x.long(), yodel.Instance{Addr: addrs[len(addrs)-1]}))
+	err = errors.Join(err, x.announce(service, x.long(), discovery.Instance{Addr: addrs[len(addrs)-1]}))
 	for _, w := range []*watch{old, late, fresh} {
 		err = errors.Join(err, w.until(addrs...), w.stop())
 	}
@@ -108,7 +108,7 @@ func (x registryTrial) refused(service string) error {
 	w := resolverTrial{x.Service(service), nil, nil, x.patience}.watch(0) // the server does not answer
 	return errors.Join(
 		try("Announce", func(ctx context.Context) error {
-			return x.Registrar.Announce(ctx, service, yodel.Instance{Addr: "127.0.0.1:9"}, x.TTL)
+			return x.Registrar.Announce(ctx, service, discovery.Instance{Addr: "127.0.0.1:9"}, x.TTL)
 		}),
 		try("Withdraw", func(ctx context.Context) error { return x.Registrar.Withdraw(ctx, service, "127.0.0.1:9") }),
 		w.saidNothing(), w.stop())
@@ -133,7 +133,7 @@ func (x registryTrial) slow() error {
 	service := x.name()
 	x.Slow(x.TTL / 4)
 	defer x.Slow(0)
-	in := yodel.Instance{Addr: "127.0.0.1:1"}
+	in := discovery.Instance{Addr: "127.0.0.1:1"}
 	ttl := 3 * x.TTL // a busy machine is slow too
 	stop := x.keep(service, in, ttl)
 	w := x.follow(service)
@@ -155,7 +155,7 @@ func (x registryTrial) expired() error {
 		return missing("leases or sessions cannot be ended")
 	}
 	service := x.name()
-	in := yodel.Instance{Addr: "127.0.0.1:1"}
+	in := discovery.Instance{Addr: "127.0.0.1:1"}
 	stop := x.keep(service, in, x.TTL)
 	w := x.follow(service)
 	err := w.until(in.Addr)
@@ -188,13 +188,13 @@ func (x registryTrial) many() error {
 	}
 	began := time.Now()
 	ttl := 10 * x.long()
-	if err := all(func(i int) error { return x.announce(service, ttl, yodel.Instance{Addr: addr(i), Zone: "a"}) }); err != nil {
+	if err := all(func(i int) error { return x.announce(service, ttl, discovery.Instance{Addr: addr(i), Zone: "a"}) }); err != nil {
 		return err
 	}
 	announced := time.Now()
 	w := x.follow(service)
 	number := func(n int) error {
-		return w.see(fmt.Sprint(n, " instances"), func(got []yodel.Instance) bool { return len(got) == n })
+		return w.see(fmt.Sprint(n, " instances"), func(got []discovery.Instance) bool { return len(got) == n })
 	}
 	err := number(x.Instances)
 	seen := time.Now()

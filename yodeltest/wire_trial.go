@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // This file has the server, the client and the connections with which TestWire tries a rule.
@@ -60,7 +61,7 @@ func (t *wireTrial) start(limits yodel.Limits) (stop func(), err error) {
 		cancel()
 		return nil, err
 	}
-	t.client = yodel.NewClient(yodel.Static(t.Name()+"://"+addr), &yodel.ClientOptions{
+	t.client = yodel.NewClient(discovery.Static(t.Name()+"://"+addr), &yodel.ClientOptions{
 		Wires: []yodel.Wire{trialWire{t}}, Codec: t.Codec, Limits: limits, Transport: trialTransport{t}, Logger: silent,
 	})
 	return func() {

@@ -13,12 +13,13 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // Described is the Resolver and Registrar that TestWrapper wraps.
 type Described interface {
-	yodel.Resolver
-	yodel.Registrar
+	discovery.Resolver
+	discovery.Registrar
 	Describe() yodel.Description
 }
 
@@ -72,22 +73,22 @@ type innerOne struct {
 	called map[string]bool // the fields of d that have been called
 }
 
-// Describe implements the optional method of yodel.Resolver and yodel.Registrar.
+// Describe implements the optional method of discovery.Resolver and discovery.Registrar.
 func (d *innerOne) Describe() yodel.Description { return d.d }
 
-// Watch implements yodel.Resolver.
-func (d *innerOne) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+// Watch implements discovery.Resolver.
+func (d *innerOne) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	update(nil)
 	<-ctx.Done()
 	return nil
 }
 
-// Announce implements yodel.Registrar.
-func (d *innerOne) Announce(context.Context, string, yodel.Instance, time.Duration) error {
+// Announce implements discovery.Registrar.
+func (d *innerOne) Announce(context.Context, string, discovery.Instance, time.Duration) error {
 	return nil
 }
 
-// Withdraw implements yodel.Registrar.
+// Withdraw implements discovery.Registrar.
 func (d *innerOne) Withdraw(context.Context, string, string) error { return nil }
 
 // recorder returns a function that notes that it was called. It returns its arguments where the

@@ -8,10 +8,11 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // hiding is a wrapper without a method Describe.
-type hiding struct{ yodel.Resolver }
+type hiding struct{ discovery.Resolver }
 
 // partial is a wrapper that forwards the fields of Description that its author knew.
 type partial struct{ Described }
@@ -22,7 +23,7 @@ func (p partial) Describe() yodel.Description {
 }
 
 // whole is a wrapper that forwards the description, and has a service of its own.
-type whole struct{ yodel.Resolver }
+type whole struct{ discovery.Resolver }
 
 func (w whole) Describe() yodel.Description {
 	return yodel.Description{Service: "Other"}.Over(w.Resolver)

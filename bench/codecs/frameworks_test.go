@@ -21,6 +21,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	gencodecodec "github.com/yodel-rpc/yodel/codec/gencode"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // All frameworks find the method by reflection, call it over one connection of loopback TCP, and
@@ -60,7 +61,7 @@ func (w *work[In, Out]) throughYodel(tb testing.TB, codec yodel.Codec) caller {
 	l, served := listen(tb), make(chan error, 1)
 	ctx, stop := context.WithCancel(context.Background())
 	go func() { served <- s.Serve(ctx, l) }()
-	c := yodel.NewClient(yodel.Static(l.Addr().String()), &yodel.ClientOptions{Codec: codec})
+	c := yodel.NewClient(discovery.Static(l.Addr().String()), &yodel.ClientOptions{Codec: codec})
 	tb.Cleanup(func() {
 		c.Close()
 		stop()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/actor"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/file"
 )
 
@@ -31,7 +32,7 @@ func startActors(t *testing.T, folder string) (addr string) {
 	scanners, idlers := actor.NewKind("Scanner", actor.On((*scanner).scan)), actor.NewKind("Idler", actor.On((*scanner).scan))
 	for i, n := range []int{maxActors + 3, 2} {
 		quiet := slog.New(slog.DiscardHandler)
-		system := actor.NewSystem(&actor.Options{Server: &yodel.ServerOptions{Diagnostics: true, Registrars: []yodel.Registrar{file.New(folder, nil)}, Logger: quiet}, Logger: quiet})
+		system := actor.NewSystem(&actor.Options{Server: &yodel.ServerOptions{Diagnostics: true, Registrars: []discovery.Registrar{file.New(folder, nil)}, Logger: quiet}, Logger: quiet})
 		s := &scanner{make(chan struct{})}
 		t.Cleanup(func() {
 			close(s.end)

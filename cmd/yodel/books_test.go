@@ -25,6 +25,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/console"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/middleware/hedge"
 	"github.com/yodel-rpc/yodel/middleware/outlier"
@@ -120,8 +121,8 @@ func (l *ledger) serveAt(addr, service, version string, register func(s *yodel.S
 	}
 	addr = listener.Addr().String()
 	s := yodel.NewServer(&yodel.ServerOptions{
-		Diagnostics: true, Logger: silence(), Instance: yodel.Instance{Version: version}, DrainTimeout: time.Second,
-		Registrars: []yodel.Registrar{l.governed()}, Middleware: []yodel.Middleware{l.silences(addr)},
+		Diagnostics: true, Logger: silence(), Instance: discovery.Instance{Version: version}, DrainTimeout: time.Second,
+		Registrars: []discovery.Registrar{l.governed()}, Middleware: []yodel.Middleware{l.silences(addr)},
 	})
 	register(s, addr)
 	ctx, stop := context.WithCancel(context.Background())

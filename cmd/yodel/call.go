@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/introspect"
@@ -88,18 +89,18 @@ var typed = []string{"netrpc", "thrift", "dubbo"}
 // A speaking is a resolver with those instances of another one that keep selects. They speak one
 // protocol only if wire is set.
 type speaking struct {
-	of   yodel.Resolver
+	of   discovery.Resolver
 	wire string
-	keep func(yodel.Instance) bool
+	keep func(discovery.Instance) bool
 }
 
-// Describe implements the optional method of yodel.Resolver.
+// Describe implements the optional method of discovery.Resolver.
 func (s speaking) Describe() yodel.Description { return yodel.Description{}.Over(s.of) }
 
-// Watch implements yodel.Resolver.
-func (s speaking) Watch(ctx context.Context, update func([]yodel.Instance)) error {
-	return s.of.Watch(ctx, func(all []yodel.Instance) {
-		var instances []yodel.Instance
+// Watch implements discovery.Resolver.
+func (s speaking) Watch(ctx context.Context, update func([]discovery.Instance)) error {
+	return s.of.Watch(ctx, func(all []discovery.Instance) {
+		var instances []discovery.Instance
 		for _, in := range all {
 			if s.keep != nil && !s.keep(in) {
 				continue
@@ -119,13 +120,13 @@ func (a *app) dial(t *target, service string, o *callOptions) (*yodel.Client, er
 	if opts.Codec == nil {
 		opts.Codec = yodel.JSON
 	}
-	resolver := yodel.Static(t.addrs...)
+	resolver := discovery.Static(t.addrs...)
 	if t.registry != nil {
 		resolver = fleet.Bounded(t.source.Service(service))
 	}
 	s := speaking{of: resolver}
 	if o.version != "" {
-		s.keep = func(in yodel.Instance) bool { return in.Version == o.version }
+		s.keep = func(in discovery.Instance) bool { return in.Version == o.version }
 	}
 	switch wire := wires()[o.wire]; {
 	case o.wire == "" || o.wire == "native":

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/introspect"
 )
@@ -18,7 +18,7 @@ func TestClocksAreComparedWithTheTimeOfTheRead(t *testing.T) {
 	began := time.Now()
 	read := span{began, began.Add(10 * time.Second)}
 	for at, want := range map[time.Duration]string{0: "", 5 * time.Second: "", 10 * time.Second: "", -3 * time.Second: "differs by 3s", 14 * time.Second: "differs by 4s"} {
-		in := &fleet.Instance{Instance: yodel.Instance{Addr: "10.0.0.1:1"}, Service: "Shop", State: fleet.Up, Live: &introspect.Live{Now: began.Add(at)}}
+		in := &fleet.Instance{Instance: discovery.Instance{Addr: "10.0.0.1:1"}, Service: "Shop", State: fleet.Up, Live: &introspect.Live{Now: began.Add(at)}}
 		var said []string
 		for _, f := range ofInstance(in, make(map[string]bool), read) {
 			said = append(said, f.What)

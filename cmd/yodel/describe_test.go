@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/rules"
 )
 
@@ -69,7 +70,7 @@ func TestAMethodThatFailsOnOneInstanceIsNamed(t *testing.T) {
 		return l.books.get(sick).calls >= 3 && l.books.get(well).calls >= 3
 	})
 	for _, addr := range []string{sick, well} {
-		c := yodel.NewClient(yodel.Static(addr), nil)
+		c := yodel.NewClient(discovery.Static(addr), nil)
 		for range 4 {
 			if _, err := list.Call(t.Context(), c, &purchase{}); err != nil {
 				t.Error(err)

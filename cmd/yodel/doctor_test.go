@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 )
 
@@ -25,7 +25,7 @@ func TestAdviceAboutWhatIsSlowShowsCalls(t *testing.T) {
 			t.Errorf("%s: %s, want %s", test.p.Kind, got, test.want)
 		}
 	}
-	in := &fleet.Instance{Instance: yodel.Instance{Addr: "10.0.0.1:1"}, Service: "shop.Pay", State: fleet.Ejected}
+	in := &fleet.Instance{Instance: discovery.Instance{Addr: "10.0.0.1:1"}, Service: "shop.Pay", State: fleet.Ejected}
 	now := time.Now()
 	if got := ofInstance(in, make(map[string]bool), span{now, now}); len(got) != 1 || got[0].Fix != "yodel describe 10.0.0.1:1" {
 		t.Errorf("an ejected instance that does not fail: %+v", got)

@@ -19,7 +19,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/registry"
 )
@@ -294,7 +294,7 @@ func outputOf(cmd *exec.Cmd) ([]byte, error) {
 
 // cycle drains an instance by an operator's setting, and enables it again.
 func (a *app) cycle(ctx context.Context, f *fleet.Fleet, t *target, service, addr string, o *drainOptions) error {
-	registrar, ok := t.registry.(yodel.Registrar)
+	registrar, ok := t.registry.(discovery.Registrar)
 	if !ok {
 		return faultf(exitUsage, "%s keeps no settings of operators", t.name).with("next", "give --restart COMMAND")
 	}

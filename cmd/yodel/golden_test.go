@@ -15,7 +15,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/file"
 )
 
@@ -95,7 +95,7 @@ func ejected(t *testing.T, folder string) {
 func goldenDoctor(t *testing.T, folder string) {
 	t.Helper()
 	const dead = "127.0.0.1:1"
-	if err := file.New(folder, nil).Announce(t.Context(), "shop.Stock", yodel.Instance{Addr: dead}, 0); err != nil {
+	if err := file.New(folder, nil).Announce(t.Context(), "shop.Stock", discovery.Instance{Addr: dead}, 0); err != nil {
 		t.Fatal(err)
 	}
 	var r result

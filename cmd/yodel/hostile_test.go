@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	safe "github.com/yodel-rpc/yodel/internal/text"
@@ -68,11 +69,11 @@ func serveHostile(t *testing.T) (folder, addr string) {
 	})
 	addr = serve(t, s, nil)
 	folder = filepath.Join(t.TempDir(), ".yodel")
-	in := yodel.Instance{Addr: addr, Version: hostile, Zone: hostile, Group: hostile}
+	in := discovery.Instance{Addr: addr, Version: hostile, Zone: hostile, Group: hostile}
 	if err := file.New(folder, nil).Announce(t.Context(), "Evil", in, 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := file.New(folder, nil).Announce(t.Context(), "Ghost"+hostile, yodel.Instance{Addr: "127.0.0.1:1", Version: hostile}, 0); err != nil {
+	if err := file.New(folder, nil).Announce(t.Context(), "Ghost"+hostile, discovery.Instance{Addr: "127.0.0.1:1", Version: hostile}, 0); err != nil {
 		t.Fatal(err)
 	}
 	return folder, addr
@@ -146,7 +147,7 @@ func TestHostileStrings(t *testing.T) {
 func TestLargeRecords(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), ".yodel")
 	long := strings.Repeat("x", 1<<20)
-	for addr, in := range map[string]yodel.Instance{
+	for addr, in := range map[string]discovery.Instance{
 		"127.0.0.1:1": {Version: long}, "127.0.0.1:2": {Zone: long, Protocols: []string{long}}, "127.0.0.1:3": {Metadata: yodel.Metadata{long: long}},
 	} {
 		in.Addr = addr

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/file"
 	"github.com/yodel-rpc/yodel/rules"
 )
@@ -260,7 +261,7 @@ func TestLsOfAFleetOnASlowMachine(t *testing.T) {
 		if err := s.Handle("shop.Cart.Add", func(in string) (string, error) { return in, nil }); err != nil {
 			t.Fatal(err)
 		}
-		if err := list.Announce(ctx, "shop.Cart", yodel.Instance{Addr: serve(t, s, nil)}, time.Hour); err != nil {
+		if err := list.Announce(ctx, "shop.Cart", discovery.Instance{Addr: serve(t, s, nil)}, time.Hour); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/file"
 )
 
@@ -73,7 +74,7 @@ func TestInterruptedDrainTest(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "registry")
 	release := make(chan struct{})
 	serveEcho(t, &yodel.ServerOptions{
-		Registrars: []yodel.Registrar{file.New(folder, nil)},
+		Registrars: []discovery.Registrar{file.New(folder, nil)},
 		Middleware: []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
 			return func(ctx context.Context, call *yodel.Call) error {
 				if call.Method == "cli.Echo.Say" {
@@ -111,7 +112,7 @@ func TestDrainWaits(t *testing.T) {
 			folder := t.TempDir()
 			counts := map[string]*atomic.Int32{"yodel.Health": {}, "yodel.Live": {}, "yodel.Stats": {}}
 			addr := serveEcho(t, &yodel.ServerOptions{
-				Registrars: []yodel.Registrar{file.New(folder, nil)},
+				Registrars: []discovery.Registrar{file.New(folder, nil)},
 				Middleware: []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
 					return func(ctx context.Context, call *yodel.Call) error {
 						if n := counts[call.Method]; n != nil && n.Add(1) <= silent {

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/registry"
 )
@@ -136,7 +137,7 @@ func (a *app) override(ctx context.Context, o *changeOptions, service, addr stri
 		return err
 	}
 	defer done()
-	registrar, ok := t.registry.(yodel.Registrar)
+	registrar, ok := t.registry.(discovery.Registrar)
 	if !ok {
 		return faultf(exitUsage, "operators' settings need a registry").with("try", "yodel --registry URL …")
 	}
@@ -210,7 +211,7 @@ func (a *app) settings(ctx context.Context, t *target, service string) (map[stri
 	defer cancel()
 	found := make(map[string]setting)
 	read := false
-	err := fleet.Bounded(registry.Overrides(service)).Watch(ctx, func(all []yodel.Instance) {
+	err := fleet.Bounded(registry.Overrides(service)).Watch(ctx, func(all []discovery.Instance) {
 		for _, in := range all {
 			found[in.Addr] = setting{in.State, in.Weight, in.Metadata["problem"]}
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/file"
 )
 
@@ -40,14 +41,14 @@ func newTill(t *testing.T) *till {
 	yodel.Method[string, string]("Till.Pay").Handle(s, func(ctx context.Context, in *string) (*string, error) { return priceQuote.Call(ctx, client, in) })
 	l.addr = serve(t, s, nil)
 	t.Cleanup(func() { client.Close() })
-	if err := list.Announce(t.Context(), "Till", yodel.Instance{Addr: l.addr}, time.Hour); err != nil {
+	if err := list.Announce(t.Context(), "Till", discovery.Instance{Addr: l.addr}, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	return l
 }
 
 // price starts an instance of Price, which announces itself in registrars, and returns its address.
-func price(t *testing.T, registrars ...yodel.Registrar) string {
+func price(t *testing.T, registrars ...discovery.Registrar) string {
 	t.Helper()
 	s := yodel.NewServer(&yodel.ServerOptions{Diagnostics: true, Logger: silence(), Registrars: registrars, AnnounceEvery: time.Second})
 	priceQuote.Handle(s, func(_ context.Context, in *string) (*string, error) { return in, nil })
@@ -79,7 +80,7 @@ func TestDescribeShowsLimitsAndUnlistedServers(t *testing.T) {
 	l := newTill(t)
 	list := file.New(l.folder, nil)
 	addr := price(t)
-	if err := list.Announce(t.Context(), "Price", yodel.Instance{Addr: addr}, time.Hour); err != nil {
+	if err := list.Announce(t.Context(), "Price", discovery.Instance{Addr: addr}, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	l.pays()
@@ -123,7 +124,7 @@ func TestEventsSayThatAnInstanceIsDisabled(t *testing.T) {
 func TestDescribeShowsWhatClientsRefuse(t *testing.T) {
 	l := newTill(t)
 	addr := price(t)
-	if err := file.New(l.folder, nil).Announce(t.Context(), "Price", yodel.Instance{Addr: addr}, time.Hour); err != nil {
+	if err := file.New(l.folder, nil).Announce(t.Context(), "Price", discovery.Instance{Addr: addr}, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	l.pays()
@@ -149,7 +150,7 @@ func TestWhatAProcessRefusesThatOnlyCalls(t *testing.T) {
 	folder := t.TempDir()
 	list := file.New(folder, nil)
 	addr := price(t)
-	if err := list.Announce(t.Context(), "Price", yodel.Instance{Addr: addr}, time.Hour); err != nil {
+	if err := list.Announce(t.Context(), "Price", discovery.Instance{Addr: addr}, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	var refuses atomic.Bool
@@ -182,7 +183,7 @@ func TestWhatAProcessRefusesThatOnlyCalls(t *testing.T) {
 	alone := nightly(nil)
 	shows(unread, `"unread":["nightly"]`, alone)
 
-	s := yodel.NewServer(&yodel.ServerOptions{Diagnostics: true, Logger: silence(), Registrars: []yodel.Registrar{list}, AnnounceEvery: 100 * time.Millisecond})
+	s := yodel.NewServer(&yodel.ServerOptions{Diagnostics: true, Logger: silence(), Registrars: []discovery.Registrar{list}, AnnounceEvery: 100 * time.Millisecond})
 	if err := s.Handle("Nightly.Run", func() {}); err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/protocol/http"
 	"github.com/yodel-rpc/yodel/registry/file"
@@ -295,9 +296,9 @@ func announced(t *testing.T, at string) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = target.close() })
-	registrar, ok := target.registry.(yodel.Registrar)
+	registrar, ok := target.registry.(discovery.Registrar)
 	if !ok {
 		t.Fatalf("%T is no registrar", target.registry)
 	}
-	return serveEcho(t, &yodel.ServerOptions{Registrars: []yodel.Registrar{registrar}, Protocols: []yodel.Protocol{http.New(nil)}})
+	return serveEcho(t, &yodel.ServerOptions{Registrars: []discovery.Registrar{registrar}, Protocols: []yodel.Protocol{http.New(nil)}})
 }

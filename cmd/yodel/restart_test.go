@@ -19,6 +19,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/file"
 )
 
@@ -31,7 +32,7 @@ func serveAt(addr, folder string) error {
 	if err != nil {
 		return err
 	}
-	s := yodel.NewServer(&yodel.ServerOptions{Diagnostics: true, Logger: silence(), Registrars: []yodel.Registrar{file.New(folder, nil)}})
+	s := yodel.NewServer(&yodel.ServerOptions{Diagnostics: true, Logger: silence(), Registrars: []discovery.Registrar{file.New(folder, nil)}})
 	cartGet.Handle(s, func(context.Context, *empty) (*CartReply, error) { return &CartReply{Lines: []Line{}}, nil })
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	pid := filepath.Join(filepath.Dir(folder), port+".pid")

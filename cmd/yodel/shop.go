@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/http"
 	"github.com/yodel-rpc/yodel/protocol/jsonrpc"
 	"github.com/yodel-rpc/yodel/protocol/rpcx"
@@ -141,9 +142,9 @@ func silence() *slog.Logger { return slog.New(slog.DiscardHandler) }
 // server returns the server of a member.
 func (p *shop) server(m member) *yodel.Server {
 	s := yodel.NewServer(&yodel.ServerOptions{
-		Diagnostics: true, Logger: silence(), Instance: yodel.Instance{Version: m.version, Zone: m.zone},
+		Diagnostics: true, Logger: silence(), Instance: discovery.Instance{Version: m.version, Zone: m.zone},
 		Protocols:    []yodel.Protocol{http.New(&http.Options{OpenAPI: "/openapi.json"}), jsonrpc.Protocol, rpcx.Protocol},
-		Registrars:   []yodel.Registrar{rules.With(file.New(p.folder, nil), &rules.Options{Logger: silence()})},
+		Registrars:   []discovery.Registrar{rules.With(file.New(p.folder, nil), &rules.Options{Logger: silence()})},
 		DrainTimeout: 2 * time.Second, AnnounceEvery: 5 * time.Second,
 	})
 	m.methods(s)

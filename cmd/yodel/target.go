@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/middleware/auth"
 	"github.com/yodel-rpc/yodel/registry"
@@ -419,7 +420,7 @@ func (t *target) lookUp(ctx context.Context, name string, timeout time.Duration)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var addrs []string
-	err := r.Watch(ctx, func(instances []yodel.Instance) {
+	err := r.Watch(ctx, func(instances []discovery.Instance) {
 		for _, in := range instances {
 			addrs = append(addrs, in.Addr)
 		}

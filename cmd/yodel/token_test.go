@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/middleware/auth"
 	"github.com/yodel-rpc/yodel/protocol/http"
@@ -25,7 +26,7 @@ const sesame = "open-sesame"
 func serveGuarded(t *testing.T, o *yodel.ServerOptions) (folder string) {
 	t.Helper()
 	folder = t.TempDir()
-	o.Registrars = []yodel.Registrar{file.New(folder, nil)}
+	o.Registrars = []discovery.Registrar{file.New(folder, nil)}
 	o.Protocols = []yodel.Protocol{http.New(nil)}
 	o.Diagnostics, o.Logger = true, slog.New(slog.DiscardHandler)
 	s := yodel.NewServer(o)

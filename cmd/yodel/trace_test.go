@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/registry/file"
 )
@@ -19,7 +20,7 @@ import (
 func serveIn(t *testing.T, folder string, methods func(s *yodel.Server)) (addr string) {
 	t.Helper()
 	s := yodel.NewServer(&yodel.ServerOptions{
-		Registrars: []yodel.Registrar{file.New(folder, nil)}, Diagnostics: true, Logger: slog.New(slog.DiscardHandler),
+		Registrars: []discovery.Registrar{file.New(folder, nil)}, Diagnostics: true, Logger: slog.New(slog.DiscardHandler),
 	})
 	methods(s)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -55,12 +56,12 @@ func callGate(t *testing.T, folder string, calls ...*yodel.Call) {
 			return in, nil
 		})
 	})
-	prices := yodel.NewClient(yodel.Static(price), &yodel.ClientOptions{Name: "gate"})
+	prices := yodel.NewClient(discovery.Static(price), &yodel.ClientOptions{Name: "gate"})
 	t.Cleanup(prices.Close)
 	gate := serveIn(t, folder, func(s *yodel.Server) {
 		buy.Handle(s, func(ctx context.Context, in *string) (*string, error) { return of.Call(ctx, prices, in) })
 	})
-	c := yodel.NewClient(yodel.Static(gate), &yodel.ClientOptions{Name: "web"})
+	c := yodel.NewClient(discovery.Static(gate), &yodel.ClientOptions{Name: "web"})
 	t.Cleanup(c.Close)
 	for _, call := range calls {
 		what := call.Key

@@ -11,6 +11,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // A service whose messages are Protocol Buffers. Here they are wrappers that come with protobuf.
@@ -38,7 +39,7 @@ func Example_service() {
 
 	addr := l.Addr().String()
 	// region client
-	c := yodel.NewClient(yodel.Static(addr), &yodel.ClientOptions{Codec: protobuf.Codec})
+	c := yodel.NewClient(discovery.Static(addr), &yodel.ClientOptions{Codec: protobuf.Codec})
 	reply, err := Greet.Call(ctx, c, wrapperspb.String("Ann"))
 	// endregion client
 	if err == nil {

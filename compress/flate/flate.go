@@ -10,7 +10,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/internal/streamed"
 )
 
@@ -20,7 +20,7 @@ var Compressor = Level(flate.DefaultCompression)
 // Level returns a Compressor for a level of compress/flate: from 1, the fastest, to 9, the
 // smallest, or one of its named levels. It panics for any other level. The Compressor keeps up to 1
 // MB for each concurrent call, so create it once and not for every message.
-func Level(level int) yodel.Compressor {
+func Level(level int) compress.Compressor {
 	if _, err := flate.NewWriter(nil, level); err != nil {
 		panic(fmt.Sprintf("yodel: flate has no level %d", level))
 	}

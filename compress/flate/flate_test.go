@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/flate"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -140,6 +140,6 @@ func Example() {
 		return
 	}
 	_, err = flate.Compressor.Decompress(nil, small, 1000)
-	fmt.Println(len(small) < 100, errors.Is(err, yodel.ErrTooLarge))
+	fmt.Println(len(small) < 100, errors.Is(err, compress.ErrTooLarge))
 	// Output: true true
 }

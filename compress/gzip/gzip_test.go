@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -141,6 +141,6 @@ func Example() {
 		return
 	}
 	_, err = gzip.Compressor.Decompress(nil, small, 1000)
-	fmt.Println(len(small) < 100, errors.Is(err, yodel.ErrTooLarge))
+	fmt.Println(len(small) < 100, errors.Is(err, compress.ErrTooLarge))
 	// Output: true true
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/klauspost/s2"
 	"github.com/yodel-rpc/yodel/compress/klauspost/snappy"
 	"github.com/yodel-rpc/yodel/compress/klauspost/zstd"
@@ -20,7 +21,7 @@ import (
 
 const mib = attacks.MiB
 
-var compressors = []yodel.Compressor{s2.Compressor, snappy.Compressor, zstd.Compressor}
+var compressors = []compress.Compressor{s2.Compressor, snappy.Compressor, zstd.Compressor}
 
 func TestMain(m *testing.M) {
 	if !attacks.PlayRole(map[string]attacks.Victim{"": {Options: yodel.ServerOptions{Compressors: compressors}}}, nil) {
@@ -57,7 +58,7 @@ func TestAttacksWithCompressedMessages(t *testing.T) {
 }
 
 // send calls a method that keeps its argument until the attacker has left.
-func send(a *attacks.Attacker, compressor yodel.Compressor, body []byte, calls int) {
+func send(a *attacks.Attacker, compressor compress.Compressor, body []byte, calls int) {
 	c := a.Connect()
 	c.BindTo(0, &wire.Binding{Name: []byte(attacks.Block), Codec: []byte("raw"), Compressor: []byte(compressor.Name())})
 	c.Receive()

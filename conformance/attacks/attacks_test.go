@@ -12,6 +12,7 @@ import (
 	"github.com/yodel-rpc/yodel/codec/gob"
 	"github.com/yodel-rpc/yodel/codec/hessian2"
 	thriftcodec "github.com/yodel-rpc/yodel/codec/thrift"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/flate"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/conformance/attacks"
@@ -52,7 +53,7 @@ var victims = map[string]attacks.Victim{
 	hasty:    {Options: yodel.ServerOptions{Limits: yodel.Limits{Handshake: 500 * time.Millisecond, KeepAlive: 500 * time.Millisecond}}},
 	small:    {Options: yodel.ServerOptions{MaxMemory: 64 << 20}},
 	codecs: {Options: yodel.ServerOptions{
-		Codecs: []yodel.Codec{gob.Codec}, Compressors: []yodel.Compressor{gzip.Compressor, flate.Compressor},
+		Codecs: []yodel.Codec{gob.Codec}, Compressors: []compress.Compressor{gzip.Compressor, flate.Compressor},
 	}},
 	polyglot: manyProtocols(yodel.Limits{Handshake: 500 * time.Millisecond, KeepAlive: 500 * time.Millisecond}),
 	patient:  manyProtocols(yodel.Limits{}),
@@ -65,7 +66,7 @@ func manyProtocols(limits yodel.Limits) attacks.Victim {
 		MaxMemory:   256 << 20,
 		Limits:      limits,
 		Codecs:      []yodel.Codec{gob.Codec, hessian2.Codec, thriftcodec.Codec},
-		Compressors: []yodel.Compressor{gzip.Compressor},
+		Compressors: []compress.Compressor{gzip.Compressor},
 		Protocols: []yodel.Protocol{
 			http.New(&http.Options{JSONRPC: "/rpc"}), rpcx.Protocol, netrpc.Protocol, jsonrpc.Protocol, thrift.New(&thrift.Options{Service: "T"}),
 			dubbo.Protocol,

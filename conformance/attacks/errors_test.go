@@ -16,7 +16,9 @@ import (
 	"unicode"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
 	"github.com/yodel-rpc/yodel/conformance/attacks"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/middleware/accesslog"
 )
@@ -94,7 +96,7 @@ func eachFrame(c net.Conn, f func(wire.Header)) {
 // beClient calls a server at an address, synchronously and not, and prints the length of what the
 // errors say.
 func beClient(addr string) {
-	c := yodel.NewClient(yodel.Static(addr), &yodel.ClientOptions{Codec: yodel.Raw, Observers: []yodel.Observer{
+	c := yodel.NewClient(discovery.Static(addr), &yodel.ClientOptions{Codec: raw.Codec, Observers: []yodel.Observer{
 		accesslog.To(slog.New(slog.NewTextHandler(os.Stdout, nil)), &accesslog.Options{ErrorText: true}),
 	}})
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
@@ -148,10 +150,10 @@ func beServerThatCalls(string) {
 			go func() { //nolint:contextcheck // the calls outlive the hook
 				ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 				defer cancel()
-				call := &yodel.Call{Method: "T.Echo", Codec: yodel.Raw, Args: new([]byte), Reply: new([]byte)}
+				call := &yodel.Call{Method: "T.Echo", Codec: raw.Codec, Args: new([]byte), Reply: new([]byte)}
 				err := peer.Do(ctx, call)
 				fmt.Printf("text %q\n", err.Error())
-				peer.Go(ctx, &yodel.Call{Method: "T.Echo", Codec: yodel.Raw, Args: new([]byte), Reply: new([]byte)}, func(err error) {
+				peer.Go(ctx, &yodel.Call{Method: "T.Echo", Codec: raw.Codec, Args: new([]byte), Reply: new([]byte)}, func(err error) {
 					fmt.Printf("text %q\n", err.Error())
 					close(ended)
 				})

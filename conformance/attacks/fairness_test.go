@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
 	"github.com/yodel-rpc/yodel/conformance/attacks"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -146,7 +148,7 @@ func firstCallsRun(a *attacks.Attacker) {
 
 // open has a yodel client call a method that waits, until the test ends.
 func open(a *attacks.Attacker, method yodel.Method[[]byte, []byte], calls int, over time.Duration) {
-	c := yodel.NewClient(yodel.Static(a.Addr), &yodel.ClientOptions{Codec: yodel.Raw, Limits: yodel.Limits{MaxOpen: calls}})
+	c := yodel.NewClient(discovery.Static(a.Addr), &yodel.ClientOptions{Codec: raw.Codec, Limits: yodel.Limits{MaxOpen: calls}})
 	ctx, cancel := context.WithCancel(context.Background())
 	var callers sync.WaitGroup
 	a.OnClose(func() {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/auth"
 )
 
@@ -60,8 +62,8 @@ func serveNeighbour() {
 // call begins to make calls, and returns the error of the first one.
 func (n *neighbour) call(addr string) string {
 	ctx, cancel := context.WithCancel(context.Background())
-	c := yodel.NewClient(yodel.Static(addr), &yodel.ClientOptions{
-		Codec: yodel.Raw, Middleware: []yodel.Middleware{auth.Token(token)},
+	c := yodel.NewClient(discovery.Static(addr), &yodel.ClientOptions{
+		Codec: raw.Codec, Middleware: []yodel.Middleware{auth.Token(token)},
 	})
 	var calls sync.WaitGroup
 	n.stop = func() {

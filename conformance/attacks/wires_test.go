@@ -21,8 +21,10 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
+	"github.com/yodel-rpc/yodel/codec/raw"
 	thriftcodec "github.com/yodel-rpc/yodel/codec/thrift"
 	"github.com/yodel-rpc/yodel/conformance/attacks"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/connect"
 	"github.com/yodel-rpc/yodel/protocol/grpc"
 	"github.com/yodel-rpc/yodel/protocol/jsonrpc"
@@ -259,7 +261,7 @@ func goodCallers(t *testing.T, addr string) (all []*goodCaller) {
 		if wire != nil {
 			o.Wires, target = []yodel.Wire{wire}, wire.Name()+"://"+addr
 		}
-		c := yodel.NewClient(yodel.Static(target), &o)
+		c := yodel.NewClient(discovery.Static(target), &o)
 		t.Cleanup(c.Close)
 		return c
 	}
@@ -269,7 +271,7 @@ func goodCallers(t *testing.T, addr string) (all []*goodCaller) {
 		codec  yodel.Codec
 		stream bool
 	}{
-		{"yodel", nil, yodel.Raw, true},
+		{"yodel", nil, raw.Codec, true},
 		{"gRPC", grpc.Wire, yodel.JSON, true},
 		{"gRPC-Web", grpc.Web, yodel.JSON, false},
 		{"Connect", connect.Wire(nil), yodel.JSON, true},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/hessian2"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/protocol/dubbo"
@@ -33,12 +34,12 @@ func registryAt(t *testing.T, addr string) *zookeeper.Dubbo {
 }
 
 // serve starts a yodel server that is announced in registries.
-func serve(t *testing.T, registrars ...yodel.Registrar) (addr string, g *Greeter) {
+func serve(t *testing.T, registrars ...discovery.Registrar) (addr string, g *Greeter) {
 	t.Helper()
 	g = &Greeter{gone: make(chan struct{})}
 	s := yodel.NewServer(&yodel.ServerOptions{
 		Codecs: []yodel.Codec{hessian2.Codec}, Protocols: []yodel.Protocol{dubbo.Protocol}, Registrars: registrars,
-		Instance: yodel.Instance{Version: version, Group: group},
+		Instance: discovery.Instance{Version: version, Group: group},
 	})
 	if err := s.RegisterName("com.acme.Greeter", g); err != nil {
 		t.Fatal(err)
@@ -109,18 +110,18 @@ func TestJavaConsumer(t *testing.T) {
 const greeter = group + "/com.acme.Greeter:" + version
 
 // found waits until the registry has the server.
-func found(t *testing.T, r finder, service, addr string) yodel.Instance {
+func found(t *testing.T, r finder, service, addr string) discovery.Instance {
 	t.Helper()
-	return foundWhere(t, r, service, addr, func(*yodel.Instance) bool { return true })
+	return foundWhere(t, r, service, addr, func(*discovery.Instance) bool { return true })
 }
 
 // foundWhere waits until the registry has the server, and what it has is as wanted.
-func foundWhere(t *testing.T, r finder, service, addr string, wanted func(in *yodel.Instance) bool) yodel.Instance {
+func foundWhere(t *testing.T, r finder, service, addr string, wanted func(in *discovery.Instance) bool) discovery.Instance {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	var in yodel.Instance
-	err := r.Service(service).Watch(ctx, func(all []yodel.Instance) {
+	var in discovery.Instance
+	err := r.Service(service).Watch(ctx, func(all []discovery.Instance) {
 		for _, one := range all {
 			if one.Addr == addr && wanted(&one) {
 				in = one
@@ -149,7 +150,7 @@ func TestJavaProvider(t *testing.T) {
 
 // A finder is a registry.
 type finder interface {
-	Service(name string) yodel.Resolver
+	Service(name string) discovery.Resolver
 }
 
 // javaProvider starts a provider, and checks it when the registry has it.
@@ -159,7 +160,7 @@ func javaProvider(t *testing.T, r finder, registry, mode string) {
 	realserver.Dubbo(t, "provider", registry, "dubbo", port, mode).Ready()
 	for _, name := range []string{"com.acme.Greeter", greeter} {
 		// Nacos may list an instance before it has the metadata of the application
-		in := foundWhere(t, r, name, addr, func(in *yodel.Instance) bool { return in.Metadata["application"] != "" })
+		in := foundWhere(t, r, name, addr, func(in *discovery.Instance) bool { return in.Metadata["application"] != "" })
 		if in.Metadata["application"] != "java-provider" || !slices.Equal(in.Protocols, []string{"dubbo"}) || in.Version != version || in.Group != group {
 			t.Errorf("%s: got %+v", name, in)
 		}
@@ -168,7 +169,7 @@ func javaProvider(t *testing.T, r finder, registry, mode string) {
 }
 
 // checkProvider calls com.acme.Greeter.
-func checkProvider(t *testing.T, from yodel.Resolver, failure string) {
+func checkProvider(t *testing.T, from discovery.Resolver, failure string) {
 	t.Helper()
 	c := yodel.NewClient(from, &yodel.ClientOptions{Codec: hessian2.Codec, Wires: []yodel.Wire{dubbo.Wire(hessian2.Codec, &dubbo.WireOptions{
 		Parameters: map[string]string{"com.acme.Greeter.sum": "[J", "com.acme.Greeter.distinct": "Ljava/util/Set;"},

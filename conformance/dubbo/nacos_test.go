@@ -9,6 +9,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/hessian2"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/protocol/dubbo"
 	"github.com/yodel-rpc/yodel/protocol/http"
@@ -42,8 +43,8 @@ func TestNacos(t *testing.T) {
 // nacosTriple has a consumer call a server over triple.
 func nacosTriple(t *testing.T, r *nacos.Dubbo, registry, step string, protocols ...yodel.Protocol) {
 	s := yodel.NewServer(&yodel.ServerOptions{
-		Codecs: []yodel.Codec{hessian2.Codec, protobuf.Codec}, Protocols: protocols, Registrars: []yodel.Registrar{r},
-		Instance: yodel.Instance{Version: version, Group: group},
+		Codecs: []yodel.Codec{hessian2.Codec, protobuf.Codec}, Protocols: protocols, Registrars: []discovery.Registrar{r},
+		Instance: discovery.Instance{Version: version, Group: group},
 	})
 	if err := s.Handle("com.acme.Texts.upper", upper); err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/protocol/grpc"
 	"github.com/yodel-rpc/yodel/protocol/http"
@@ -33,8 +34,8 @@ func TestTripleConsumers(t *testing.T) {
 	zk := realserver.ZooKeeper(t)
 	r := registryAt(t, zk.Addr)
 	s := yodel.NewServer(&yodel.ServerOptions{
-		Codecs: []yodel.Codec{protobuf.Codec}, Protocols: []yodel.Protocol{http.New(nil)}, Registrars: []yodel.Registrar{r},
-		Instance: yodel.Instance{Version: version, Group: group},
+		Codecs: []yodel.Codec{protobuf.Codec}, Protocols: []yodel.Protocol{http.New(nil)}, Registrars: []discovery.Registrar{r},
+		Instance: discovery.Instance{Version: version, Group: group},
 	})
 	if err := s.Handle("com.acme.Texts.upper", upper); err != nil {
 		t.Fatal(err)
@@ -79,7 +80,7 @@ func TestTripleProviders(t *testing.T) {
 			_, port, _ := net.SplitHostPort(addr) // it is one of this host
 			start(t, port).Ready()
 			in := found(t, r, texts, addr)
-			c := yodel.NewClient(yodel.Static("grpc://"+in.Addr), &yodel.ClientOptions{Codec: protobuf.Codec, Wires: []yodel.Wire{grpc.Wire}})
+			c := yodel.NewClient(discovery.Static("grpc://"+in.Addr), &yodel.ClientOptions{Codec: protobuf.Codec, Wires: []yodel.Wire{grpc.Wire}})
 			defer c.Close()
 			// Triple selects the version and the group by metadata.
 			call := func(text string) (string, error) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/rules"
 )
@@ -64,8 +65,8 @@ func followRules(tr *Trial) {
 	registry := memory.New(nil)
 	tr.rules = registry
 	follow := rules.With(registry, &rules.Options{Logger: silent})
-	tr.Options.Registrars = []yodel.Registrar{follow}
-	tr.resolve = func([]yodel.Instance) yodel.Resolver { return follow.Service("All") }
+	tr.Options.Registrars = []discovery.Registrar{follow}
+	tr.resolve = func([]discovery.Instance) discovery.Resolver { return follow.Service("All") }
 }
 
 // outlast makes the methods take twice as long as short. Without what gives the guarantee,

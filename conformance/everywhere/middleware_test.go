@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/accesslog"
 	"github.com/yodel-rpc/yodel/middleware/auth"
 	"github.com/yodel-rpc/yodel/middleware/cache"
@@ -257,7 +258,7 @@ func answer(method string, reply *Told) yodel.Middleware {
 // failedCall returns the error of a call to an address at which no server listens. It has the
 // address in its text.
 func failedCall() error {
-	c := yodel.NewClient(yodel.Static("secret"), &yodel.ClientOptions{Transport: mem.New()})
+	c := yodel.NewClient(discovery.Static("secret"), &yodel.ClientOptions{Transport: mem.New()})
 	defer c.Close()
 	return c.Do(context.Background(), &yodel.Call{Method: "Bank.Pay", NoWait: true})
 }
@@ -427,7 +428,7 @@ func mirrored(t *testing.T, tr *Trial) yodel.Middleware {
 		tr.mirrored.Add(1)
 		return &Told{}, nil
 	})
-	c := yodel.NewClient(yodel.Static(serve(t, copies, nil)), &yodel.ClientOptions{Logger: silent})
+	c := yodel.NewClient(discovery.Static(serve(t, copies, nil)), &yodel.ClientOptions{Logger: silent})
 	t.Cleanup(c.Close)
 	return mirror.To(c, nil)
 }

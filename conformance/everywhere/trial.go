@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/validate"
 	"github.com/yodel-rpc/yodel/rules"
 	yodeltls "github.com/yodel-rpc/yodel/transport/tls"
@@ -66,15 +67,15 @@ type Trial struct {
 	Control bool                // what gives the guarantee is not there
 	// NewServer and NewClient make the servers and the clients. Nil means those of package yodel.
 	NewServer func(o *yodel.ServerOptions) *yodel.Server
-	NewClient func(r yodel.Resolver, o *yodel.ClientOptions) *yodel.Client
+	NewClient func(r discovery.Resolver, o *yodel.ClientOptions) *yodel.Client
 
 	count    int // how many servers there are; 0 means 1
 	server   *yodel.Server
 	servers  []*yodel.Server
-	addrs    []string                                        // of the servers that a client of yodel calls
-	speaks   []string                                        // the protocols that the servers announce
-	resolver yodel.Resolver                                  // names the servers
-	resolve  func(instances []yodel.Instance) yodel.Resolver // nil means that of the addresses
+	addrs    []string                                                // of the servers that a client of yodel calls
+	speaks   []string                                                // the protocols that the servers announce
+	resolver discovery.Resolver                                      // names the servers
+	resolve  func(instances []discovery.Instance) discovery.Resolver // nil means that of the addresses
 
 	gate     chan struct{}                            // the methods wait until it is closed; nil if they do not wait
 	waits    func(n int64) bool                       // whether a call with this number waits for the gate; nil means that all do
@@ -168,7 +169,7 @@ func (tr *Trial) newServer(i int) *yodel.Server {
 	if tr.log != nil {
 		o.Logger = tr.log
 	}
-	o.Instance = yodel.Instance{Version: fmt.Sprint(i), Protocols: tr.speaks}
+	o.Instance = discovery.Instance{Version: fmt.Sprint(i), Protocols: tr.speaks}
 	if tr.each != nil {
 		tr.each(i, &o)
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/middleware/auth"
@@ -145,7 +146,7 @@ func (e harmfulError) GRPCStatus() *grpcError {
 
 // A harmfulCompressor does harm in one of its methods, or in none.
 type harmfulCompressor struct {
-	yodel.Compressor
+	compress.Compressor
 	compress, decompress *harm
 }
 
@@ -190,7 +191,7 @@ func (tr *Trial) compress(client, server *harmfulCompressor) {
 		server = harmless
 	}
 	tr.Client.Compressor, tr.Client.CompressAbove = client, 1
-	tr.Options.Compressors, tr.Options.CompressAbove = []yodel.Compressor{server}, 1
+	tr.Options.Compressors, tr.Options.CompressAbove = []compress.Compressor{server}, 1
 }
 
 // secure makes both sides use TLS. It returns the configuration of the client.
@@ -352,7 +353,7 @@ func onServer() (places []codePlace) {
 			tr.Options.Connect = func(context.Context, *yodel.Peer) error { h.do(); return nil }
 		}},
 		{name: "OnConn", connecting: true, needs: accepts, put: func(_ *testing.T, tr *Trial, h *harm) {
-			tr.Options.OnConn = func(yodel.ConnEvent) { h.do() }
+			tr.Options.OnConn = func(introspect.ConnEvent) { h.do() }
 		}},
 		{name: "Compressor.Append", needs: compresses, put: func(_ *testing.T, tr *Trial, h *harm) { tr.compress(nil, &harmfulCompressor{gzip.Compressor, h, nil}) }},
 		{name: "Compressor.Decompress", needs: compresses, put: func(_ *testing.T, tr *Trial, h *harm) { tr.compress(nil, &harmfulCompressor{gzip.Compressor, nil, h}) }},
@@ -425,7 +426,7 @@ func onClient() (places []codePlace) {
 	places = []codePlace{
 		{name: "a middleware", put: func(_ *testing.T, tr *Trial, h *harm) { tr.Client.Middleware = []yodel.Middleware{before(h)} }},
 		{name: "a middleware, afterwards", put: func(_ *testing.T, tr *Trial, h *harm) { tr.Client.Middleware = []yodel.Middleware{after(h)} }},
-		{name: "OnConn", connecting: true, put: func(_ *testing.T, tr *Trial, h *harm) { tr.Client.OnConn = func(yodel.ConnEvent) { h.do() } }},
+		{name: "OnConn", connecting: true, put: func(_ *testing.T, tr *Trial, h *harm) { tr.Client.OnConn = func(introspect.ConnEvent) { h.do() } }},
 		{name: "VerifyConnection of TLS", connecting: true, put: func(t *testing.T, tr *Trial, h *harm) {
 			tr.secure(t).VerifyConnection = func(tls.ConnectionState) error { h.do(); return nil }
 		}},

@@ -19,6 +19,7 @@ import (
 	"github.com/yodel-rpc/yodel/codec/hessian2"
 	"github.com/yodel-rpc/yodel/codec/pbstruct"
 	thriftcodec "github.com/yodel-rpc/yodel/codec/thrift"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/carries"
 	"github.com/yodel-rpc/yodel/protocol/connect"
 	"github.com/yodel-rpc/yodel/protocol/dubbo"
@@ -116,7 +117,7 @@ func (w valueWire) dial(t *testing.T, s *yodel.Server, codec yodel.Codec) *yodel
 	if w.wire != nil {
 		o.Wires, addr = []yodel.Wire{w.wire}, w.wire.Name()+"://"+addr
 	}
-	c := yodel.NewClient(yodel.Static(addr), o)
+	c := yodel.NewClient(discovery.Static(addr), o)
 	t.Cleanup(c.Close)
 	return c
 }

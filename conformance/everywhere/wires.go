@@ -28,6 +28,7 @@ import (
 	"github.com/yodel-rpc/yodel/codec/gob"
 	"github.com/yodel-rpc/yodel/codec/hessian2"
 	thriftcodec "github.com/yodel-rpc/yodel/codec/thrift"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/connect"
 	"github.com/yodel-rpc/yodel/protocol/dubbo"
 	"github.com/yodel-rpc/yodel/protocol/grpc"
@@ -114,7 +115,7 @@ func (w *Wire) caller(t *testing.T, tr *Trial, n int) yodel.Caller {
 }
 
 // client returns a client of the servers that resolver names.
-func (w *Wire) client(t *testing.T, tr *Trial, resolver yodel.Resolver) *yodel.Client {
+func (w *Wire) client(t *testing.T, tr *Trial, resolver discovery.Resolver) *yodel.Client {
 	t.Helper()
 	o := tr.Client
 	o.Codec = w.codec
@@ -140,12 +141,12 @@ func (w *Wire) client(t *testing.T, tr *Trial, resolver yodel.Resolver) *yodel.C
 
 // resolver starts the trial's servers, and returns a resolver that names them. The version of each
 // is its number.
-func (w *Wire) resolver(t *testing.T, tr *Trial) yodel.Resolver {
+func (w *Wire) resolver(t *testing.T, tr *Trial) discovery.Resolver {
 	t.Helper()
-	var instances []yodel.Instance
+	var instances []discovery.Instance
 	var addrs []string
 	for i, s := range tr.servers {
-		in := yodel.Instance{Addr: serve(t, s, tr.tls), Version: fmt.Sprint(i)}
+		in := discovery.Instance{Addr: serve(t, s, tr.tls), Version: fmt.Sprint(i)}
 		addr := in.Addr
 		if w.wire != nil {
 			in.Protocols = []string{w.wire.Name()}
@@ -157,7 +158,7 @@ func (w *Wire) resolver(t *testing.T, tr *Trial) yodel.Resolver {
 	if tr.resolve != nil {
 		return tr.resolve(instances)
 	}
-	return yodel.Static(addrs...)
+	return discovery.Static(addrs...)
 }
 
 // A spread divides calls among clients.
@@ -181,7 +182,7 @@ func dialPeer(t *testing.T, tr *Trial) yodel.Caller {
 		connected <- p
 		return nil
 	}})
-	c := yodel.NewClient(yodel.Static(serve(t, caller, nil)), &yodel.ClientOptions{Server: tr.server, Limits: tr.Options.Limits, Logger: silent})
+	c := yodel.NewClient(discovery.Static(serve(t, caller, nil)), &yodel.ClientOptions{Server: tr.server, Limits: tr.Options.Limits, Logger: silent})
 	t.Cleanup(c.Close)
 	if err := c.Ready(t.Context()); err != nil {
 		t.Fatal(err)

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/fanout"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/fallback"
@@ -328,7 +329,7 @@ func start(t *testing.T, m mode, broken fault) *fleet {
 	if balancer == nil {
 		balancer = inOrder
 	}
-	f.client = yodel.NewClient(yodel.Static(names...), &yodel.ClientOptions{
+	f.client = yodel.NewClient(discovery.Static(names...), &yodel.ClientOptions{
 		Transport: f, Balancer: balancer, Timeout: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
 		Middleware:         slices.Concat(m.middleware, []yodel.Middleware{timeout.After(400 * time.Millisecond)}),
 		EndpointMiddleware: []yodel.EndpointMiddleware{count},

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry"
 )
@@ -26,8 +27,8 @@ var long = flag.Bool("fleet.long", false, "registries are away for a minute, and
 
 // A Client is a process's connection to a registry.
 type Client interface {
-	yodel.Registrar
-	Service(name string) yodel.Resolver
+	discovery.Registrar
+	Service(name string) discovery.Resolver
 }
 
 // A Registry is one to try.
@@ -59,9 +60,9 @@ type instance struct {
 }
 
 // start starts a server that is announced in a registry. It ends with the test.
-func start(t testing.TB, r yodel.Registrar) instance {
+func start(t testing.TB, r discovery.Registrar) instance {
 	t.Helper()
-	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}, AnnounceEvery: every, Logger: quiet})
+	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{r}, AnnounceEvery: every, Logger: quiet})
 	double.Handle(s, func(_ context.Context, n *int) (*int, error) {
 		twice := 2 * *n
 		return &twice, nil
@@ -97,7 +98,7 @@ func start(t testing.TB, r yodel.Registrar) instance {
 }
 
 // newClient returns a client that is closed with the test.
-func newClient(t testing.TB, r yodel.Resolver) *yodel.Client {
+func newClient(t testing.TB, r discovery.Resolver) *yodel.Client {
 	t.Helper()
 	c := yodel.NewClient(r, &yodel.ClientOptions{Logger: quiet})
 	t.Cleanup(c.Close)
@@ -106,14 +107,14 @@ func newClient(t testing.TB, r yodel.Resolver) *yodel.Client {
 
 // found waits until a resolver says what is wanted, and returns an error when it does not within a
 // time. It asks again when the resolver fails, as a client does.
-func found(r yodel.Resolver, within time.Duration, wanted func([]yodel.Instance) bool) error {
+func found(r discovery.Resolver, within time.Duration, wanted func([]discovery.Instance) bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	var last []yodel.Instance
+	var last []discovery.Instance
 	var failed error
 	seen := false
 	for ctx.Err() == nil && !seen {
-		failed = r.Watch(ctx, func(instances []yodel.Instance) {
+		failed = r.Watch(ctx, func(instances []discovery.Instance) {
 			if last = instances; wanted(instances) {
 				seen = true
 				cancel()
@@ -131,10 +132,10 @@ func found(r yodel.Resolver, within time.Duration, wanted func([]yodel.Instance)
 }
 
 // all wants these addresses.
-func all(addrs ...string) func([]yodel.Instance) bool {
-	return func(instances []yodel.Instance) bool {
+func all(addrs ...string) func([]discovery.Instance) bool {
+	return func(instances []discovery.Instance) bool {
 		for _, addr := range addrs {
-			if !slices.ContainsFunc(instances, func(in yodel.Instance) bool { return in.Addr == addr }) {
+			if !slices.ContainsFunc(instances, func(in discovery.Instance) bool { return in.Addr == addr }) {
 				return false
 			}
 		}

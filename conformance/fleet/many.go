@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/registry"
 )
@@ -37,7 +38,7 @@ func Many(t *testing.T, r Registry) {
 	announce := func(i, weight int) error {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		in := yodel.Instance{Addr: fmt.Sprintf("127.1.%d.%d:8972", i>>8, i&255), Weight: weight, Zone: "eu-1a", Version: "v1.2.3"}
+		in := discovery.Instance{Addr: fmt.Sprintf("127.1.%d.%d:8972", i>>8, i&255), Weight: weight, Zone: "eu-1a", Version: "v1.2.3"}
 		return c.Announce(ctx, service, in, time.Hour)
 	}
 	jobs, workers, broken := make(chan [2]int), sync.WaitGroup{}, atomic.Pointer[error]{}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry"
 )
@@ -21,16 +22,16 @@ func RPCX(t *testing.T, r Registry, kind string) {
 	c := r.Open(t, r.Server.Addr, registry.Options{Prefix: base, Layout: registry.RPCX})
 	t.Run("theirs", func(t *testing.T) {
 		s := realserver.RPCX(t, kind, r.Server.Addr, base, "group=red&group=blue&weight=7&state=inactive&latitude=47.5&longitude=8.5&owner=anna")
-		want := yodel.Instance{
+		want := discovery.Instance{
 			Addr: s.Addr, Protocols: []string{"rpcx"}, Group: "red,blue", Weight: 7, State: "inactive", Latitude: 47.5, Longitude: 8.5,
 			Metadata: yodel.Metadata{"owner": "anna"},
 		}
-		look := func(when string, wanted func([]yodel.Instance) bool) {
+		look := func(when string, wanted func([]discovery.Instance) bool) {
 			if err := found(c.Service("Arith"), 20*time.Second, wanted); err != nil {
 				t.Fatalf("%s: %v", when, err)
 			}
 		}
-		one := func(got []yodel.Instance) bool { return len(got) == 1 && reflect.DeepEqual(got[0], want) }
+		one := func(got []discovery.Instance) bool { return len(got) == 1 && reflect.DeepEqual(got[0], want) }
 		look("registered", one)
 		<-time.After(3 * time.Second) // it has registered again meanwhile
 		look("registered again", one)
@@ -38,7 +39,7 @@ func RPCX(t *testing.T, r Registry, kind string) {
 	t.Run("ours", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
-		in := yodel.Instance{Addr: "127.0.0.1:8972", Group: "red", Weight: 7, State: "inactive", Tags: []string{"new"}}
+		in := discovery.Instance{Addr: "127.0.0.1:8972", Group: "red", Weight: 7, State: "inactive", Tags: []string{"new"}}
 		if err := c.Announce(ctx, "Shop", in, time.Minute); err != nil {
 			t.Fatal(err)
 		}

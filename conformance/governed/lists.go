@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/rules"
 )
@@ -53,7 +53,7 @@ func Records(t testing.TB) iter.Seq[Record] {
 	return func(yield func(Record) bool) {
 		for i := range *listed {
 			name := serviceAt(i)
-			in, err := json.Marshal(yodel.Instance{Addr: "127.0.0.1:1"})
+			in, err := json.Marshal(discovery.Instance{Addr: "127.0.0.1:1"})
 			must(t, err)
 			if !yield(Record{"yodel/" + name + "/127.0.0.1:1", string(in)}) || !yield(Record{"yodel/" + name + "^rules/late", string(ruleOf(t, name))}) {
 				return
@@ -82,13 +82,13 @@ func ruleOf(t testing.TB, service string) []byte {
 // lists are complete. Announce replaces that of r if it is not nil.
 func Announced(t *testing.T, r interface {
 	Listed
-	yodel.Registrar
+	discovery.Registrar
 }, holds int, announce func(service string) error) {
 	t.Helper()
 	services := min(*held, holds)
 	if announce == nil {
 		announce = func(service string) error {
-			return r.Announce(t.Context(), service, yodel.Instance{Addr: "127.0.0.1:1"}, time.Hour)
+			return r.Announce(t.Context(), service, discovery.Instance{Addr: "127.0.0.1:1"}, time.Hour)
 		}
 	}
 	began := time.Now()

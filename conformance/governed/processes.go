@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/rules"
 )
@@ -73,7 +74,7 @@ func Child(open Open) {
 
 func runServer(ctx context.Context, r *rules.Rules, version string) error {
 	s := yodel.NewServer(&yodel.ServerOptions{
-		Registrars: []yodel.Registrar{r}, Instance: yodel.Instance{Version: version, Tags: []string{"only-" + version}}, Diagnostics: true,
+		Registrars: []discovery.Registrar{r}, Instance: discovery.Instance{Version: version, Tags: []string{"only-" + version}}, Diagnostics: true,
 		AnnounceEvery: 3 * time.Second, // leases outlive a restart of the registry on a busy machine
 	})
 	buy.Handle(s, func(context.Context, *reply) (*reply, error) { return &reply{By: version}, nil })

@@ -26,6 +26,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
+	"github.com/yodel-rpc/yodel/discovery"
 	wire "github.com/yodel-rpc/yodel/protocol/grpc"
 	"github.com/yodel-rpc/yodel/protocol/grpcgo"
 	"github.com/yodel-rpc/yodel/protocol/http"
@@ -362,7 +363,7 @@ func TestCloudServices(t *testing.T) {
 		return conn
 	}
 	native := func(t *testing.T, addr string) grpc.ClientConnInterface {
-		c := yodel.NewClient(yodel.Static(addr), &yodel.ClientOptions{Codec: protobuf.Codec, Wires: []yodel.Wire{wire.Wire}})
+		c := yodel.NewClient(discovery.Static(addr), &yodel.ClientOptions{Codec: protobuf.Codec, Wires: []yodel.Wire{wire.Wire}})
 		t.Cleanup(c.Close)
 		return grpcgo.Conn(c)
 	}

@@ -26,6 +26,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
+	"github.com/yodel-rpc/yodel/discovery"
 	wire "github.com/yodel-rpc/yodel/protocol/grpc"
 	"github.com/yodel-rpc/yodel/protocol/grpcgo"
 )
@@ -296,7 +297,7 @@ func TestResponsesWithoutMessages(t *testing.T) {
 			})
 			theirs, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 			must(t, err)
-			ours := yodel.NewClient(yodel.Static("grpc://"+l.Addr().String()), &yodel.ClientOptions{Codec: protobuf.Codec, Wires: []yodel.Wire{wire.Wire}})
+			ours := yodel.NewClient(discovery.Static("grpc://"+l.Addr().String()), &yodel.ClientOptions{Codec: protobuf.Codec, Wires: []yodel.Wire{wire.Wire}})
 			for client, c := range map[string]grpc.ClientConnInterface{"grpc-go": theirs, "yodel": grpcgo.Conn(ours)} {
 				for kind, call := range calls {
 					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -16,7 +16,9 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/gzip"
+	"github.com/yodel-rpc/yodel/discovery"
 	wire "github.com/yodel-rpc/yodel/protocol/grpc"
 	"github.com/yodel-rpc/yodel/protocol/grpcgo"
 	"github.com/yodel-rpc/yodel/protocol/http"
@@ -36,7 +38,7 @@ func listen(t *testing.T) net.Listener {
 func serveYodel(t *testing.T) (addr string) {
 	t.Helper()
 	s := yodel.NewServer(&yodel.ServerOptions{
-		Codecs: []yodel.Codec{protobuf.Codec}, Compressors: []yodel.Compressor{gzip.Compressor}, Protocols: []yodel.Protocol{http.New(nil)},
+		Codecs: []yodel.Codec{protobuf.Codec}, Compressors: []compress.Compressor{gzip.Compressor}, Protocols: []yodel.Protocol{http.New(nil)},
 		Limits: zeros,
 	})
 	testpb.RegisterTestServiceServer(grpcgo.Registrar(s), interop.NewTestServer())
@@ -104,7 +106,7 @@ func TestInterop(t *testing.T) {
 
 // clientOf returns a yodel client for stubs.
 func clientOf(t *testing.T, addr string) grpc.ClientConnInterface {
-	c := yodel.NewClient(yodel.Static(addr), &yodel.ClientOptions{Codec: protobuf.Codec, Wires: []yodel.Wire{wire.Wire}})
+	c := yodel.NewClient(discovery.Static(addr), &yodel.ClientOptions{Codec: protobuf.Codec, Wires: []yodel.Wire{wire.Wire}})
 	t.Cleanup(c.Close)
 	return grpcgo.Conn(c)
 }

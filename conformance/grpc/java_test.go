@@ -17,6 +17,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	wire "github.com/yodel-rpc/yodel/protocol/grpc"
 	"github.com/yodel-rpc/yodel/protocol/grpcgo"
@@ -114,7 +115,7 @@ func javaServer(t *testing.T, secure bool) {
 		roots.AppendCertsFromPEM(authority)
 		o.Transport = &tls.Transport{Client: &stdtls.Config{RootCAs: roots, ServerName: "foo.test.google.fr", NextProtos: []string{"h2"}}}
 	}
-	c := yodel.NewClient(yodel.Static("grpc://127.0.0.1:"+port), o)
+	c := yodel.NewClient(discovery.Static("grpc://127.0.0.1:"+port), o)
 	t.Cleanup(c.Close)
 	interopCases(t, grpcgo.Conn(c), nil)
 }

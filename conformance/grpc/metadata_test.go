@@ -22,6 +22,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/protocol/connect"
 	wire "github.com/yodel-rpc/yodel/protocol/grpc"
@@ -302,7 +303,7 @@ func TestForgottenReplies(t *testing.T) {
 	theirs, ours, _ := serveRelay(t, r)
 	clients := map[string]testpb.TestServiceClient{"grpc-go calls grpc-go": dialRelay(t, theirs), "grpc-go calls yodel": dialRelay(t, ours)}
 	for _, scheme := range []string{"yodel://", "grpc://", "grpc-web://", "connect://"} {
-		c := yodel.NewClient(yodel.Static(strings.TrimPrefix(scheme+ours, "yodel://")), &yodel.ClientOptions{
+		c := yodel.NewClient(discovery.Static(strings.TrimPrefix(scheme+ours, "yodel://")), &yodel.ClientOptions{
 			Codec: protobuf.Codec, Wires: []yodel.Wire{wire.Wire, wire.Web, connect.Wire(nil)},
 		})
 		t.Cleanup(c.Close)

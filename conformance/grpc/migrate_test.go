@@ -25,6 +25,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
+	"github.com/yodel-rpc/yodel/discovery"
 	wire "github.com/yodel-rpc/yodel/protocol/grpc"
 	"github.com/yodel-rpc/yodel/protocol/grpcgo"
 	"github.com/yodel-rpc/yodel/protocol/http"
@@ -50,7 +51,7 @@ func TestMixedFleet(t *testing.T) {
 		}
 	}}})
 	testpb.RegisterTestServiceServer(grpcgo.Registrar(s), interop.NewTestServer())
-	c := yodel.NewClient(yodel.Static("grpc://"+startGRPC(t, old), start(t, s)), &yodel.ClientOptions{Wires: []yodel.Wire{wire.Wire}})
+	c := yodel.NewClient(discovery.Static("grpc://"+startGRPC(t, old), start(t, s)), &yodel.ClientOptions{Wires: []yodel.Wire{wire.Wire}})
 	defer c.Close()
 	client := testpb.NewTestServiceClient(grpcgo.Conn(c))
 	for range 20 { // the client connects to the second server while the first one answers
@@ -94,7 +95,7 @@ func TestTLS(t *testing.T) {
 		{"grpc://" + ours, nil, codes.OK},
 		{ours, []string{"h2"}, codes.OK},
 	} {
-		c := yodel.NewClient(yodel.Static(test.addr), &yodel.ClientOptions{
+		c := yodel.NewClient(discovery.Static(test.addr), &yodel.ClientOptions{
 			Wires: []yodel.Wire{wire.Wire}, Transport: &tls.Transport{Client: &stdtls.Config{RootCAs: pool, NextProtos: test.offers}},
 		})
 		_, err := testpb.NewTestServiceClient(grpcgo.Conn(c)).EmptyCall(t.Context(), &testpb.Empty{})

@@ -23,6 +23,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/pbstruct"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/await"
 	wire "github.com/yodel-rpc/yodel/protocol/grpc"
 	"github.com/yodel-rpc/yodel/protocol/http"
@@ -153,7 +154,7 @@ func TestNumberedStructsServeGRPC(t *testing.T) {
 
 // A client of yodel calls a server of grpc-go with numbered structs.
 func TestNumberedStructsCallGRPC(t *testing.T) {
-	c := yodel.NewClient(yodel.Static("grpc://"+serveGRPC(t)), &yodel.ClientOptions{Codec: pbstruct.Codec, Wires: []yodel.Wire{wire.Wire}})
+	c := yodel.NewClient(discovery.Static("grpc://"+serveGRPC(t)), &yodel.ClientOptions{Codec: pbstruct.Codec, Wires: []yodel.Wire{wire.Wire}})
 	t.Cleanup(c.Close)
 	reply, err := numberedUnary.Call(t.Context(), c, &request{Size: 300})
 	if err != nil || len(reply.Payload.Body) != 300 {

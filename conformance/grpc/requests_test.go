@@ -20,6 +20,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
+	"github.com/yodel-rpc/yodel/discovery"
 	wire "github.com/yodel-rpc/yodel/protocol/grpc"
 	"github.com/yodel-rpc/yodel/protocol/grpcgo"
 	"github.com/yodel-rpc/yodel/protocol/http"
@@ -134,7 +135,7 @@ func TestCodesOfAMalformedRequest(t *testing.T) {
 	if code := codes.Code(service.seen.Load()); code != codes.Internal {
 		t.Errorf("the service got %v", code)
 	}
-	c := yodel.NewClient(yodel.Static("grpc://"+addr), &yodel.ClientOptions{Wires: []yodel.Wire{wire.Wire}})
+	c := yodel.NewClient(discovery.Static("grpc://"+addr), &yodel.ClientOptions{Wires: []yodel.Wire{wire.Wire}})
 	defer c.Close()
 	err := c.Do(t.Context(), &yodel.Call{Method: "grpc.testing.TestService/UnaryCall", Codec: damagedCodec{protobuf.Codec}, Args: new(testpb.SimpleRequest), Reply: new(testpb.SimpleResponse)})
 	if yodel.CodeOf(err) != yodel.InvalidArgument {

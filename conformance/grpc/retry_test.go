@@ -19,6 +19,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/internal/realserver"
@@ -70,7 +71,7 @@ func (f *flaky) EmptyCall(ctx context.Context, _ *testpb.Empty) (*testpb.Empty, 
 // yodelServer returns a yodel server for clients of gRPC.
 func yodelServer(middleware ...yodel.Middleware) *yodel.Server {
 	return yodel.NewServer(&yodel.ServerOptions{
-		Codecs: []yodel.Codec{protobuf.Codec}, Compressors: []yodel.Compressor{gzip.Compressor}, Middleware: middleware,
+		Codecs: []yodel.Codec{protobuf.Codec}, Compressors: []compress.Compressor{gzip.Compressor}, Middleware: middleware,
 		Protocols: []yodel.Protocol{http.New(&http.Options{Origins: []string{"*"}})}, Logger: slog.New(slog.DiscardHandler),
 	})
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/protocol/http"
@@ -177,7 +178,7 @@ func serveService(t *testing.T, o *http.Options) (addr string, s *service) {
 func serveServiceOn(t *testing.T, o *http.Options, l net.Listener) (addr string, s *service) {
 	t.Helper()
 	server := yodel.NewServer(&yodel.ServerOptions{
-		Codecs: []yodel.Codec{protobuf.Codec, protobuf.JSON}, Compressors: []yodel.Compressor{gzip.Compressor},
+		Codecs: []yodel.Codec{protobuf.Codec, protobuf.JSON}, Compressors: []compress.Compressor{gzip.Compressor},
 		Protocols: []yodel.Protocol{http.New(o)}, Logger: slog.New(slog.DiscardHandler), Limits: zeros,
 	})
 	s = new(service)

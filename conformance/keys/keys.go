@@ -26,7 +26,9 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/balance"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/hedge"
+	"github.com/yodel-rpc/yodel/middleware/once"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 )
 
@@ -35,7 +37,7 @@ type Kind struct {
 	Name string
 	// Memory makes the memory of a server that starts, and returns what happens to it when the
 	// server is killed. A nil Memory is that of a server that does not remember keys.
-	Memory func() (m yodel.KeyMemory, killed func())
+	Memory func() (m once.KeyMemory, killed func())
 	// Lose makes a shared memory forget all keys. Nil means that it does not.
 	Lose func()
 	// Recommended is recommended.Client, which a package cannot import. Default: no client has
@@ -94,7 +96,7 @@ func Run(t testing.TB, kind Kind, seed uint64, length time.Duration) Counts {
 	defer cancel()
 	var load sync.WaitGroup
 	for i, o := range r.clients() {
-		c := yodel.NewClient(yodel.Static(addrs...), o.options)
+		c := yodel.NewClient(discovery.Static(addrs...), o.options)
 		defer c.Close()
 		for j := range 4 {
 			calls := rand.New(rand.NewPCG(seed, uint64(100*i+j)))

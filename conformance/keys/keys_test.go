@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/conformance/keys"
 	"github.com/yodel-rpc/yodel/middleware/once"
 	"github.com/yodel-rpc/yodel/recommended"
@@ -35,13 +34,13 @@ func TestNoKeyIsExecutedTwice(t *testing.T) {
 	t.Logf("-keys.seed=%d", *seed)
 	shared := &sharedStore{entries: make(map[string]*entry)}
 	for _, kind := range []keys.Kind{
-		{Name: "no memory", Memory: func() (yodel.KeyMemory, func()) { return nil, func() {} }},
-		{Name: "per process", Memory: func() (yodel.KeyMemory, func()) { return once.With(nil), func() {} }, Repeats: true},
-		{Name: "shared", Memory: func() (yodel.KeyMemory, func()) {
+		{Name: "no memory", Memory: func() (once.KeyMemory, func()) { return nil, func() {} }},
+		{Name: "per process", Memory: func() (once.KeyMemory, func()) { return once.With(nil), func() {} }, Repeats: true},
+		{Name: "shared", Memory: func() (once.KeyMemory, func()) {
 			handle := &storeHandle{sharedStore: shared}
 			return once.With(&once.Options{Store: handle, Lease: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}), func() { handle.dead.Store(true) }
 		}, Repeats: true},
-		{Name: "per process, forgets soon", Memory: func() (yodel.KeyMemory, func()) {
+		{Name: "per process, forgets soon", Memory: func() (once.KeyMemory, func()) {
 			return once.With(&once.Options{Keep: 15 * time.Millisecond}), func() {}
 		}},
 	} {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/hedge"
 	"github.com/yodel-rpc/yodel/middleware/once"
@@ -168,7 +169,7 @@ func TestKeyIsNotSentToTheSuccessorOfItsProcess(t *testing.T) {
 	}
 	for name, middleware := range map[string]yodel.Middleware{"failover": retry.With(&retry.Options{Share: 1, Times: 20}), "failtry": retry.Same(20)} {
 		network.to.Store("old")
-		c := yodel.NewClient(yodel.Static("bank"), &yodel.ClientOptions{Transport: network, Logger: slog.New(slog.DiscardHandler), Middleware: []yodel.Middleware{middleware}})
+		c := yodel.NewClient(discovery.Static("bank"), &yodel.ClientOptions{Transport: network, Logger: slog.New(slog.DiscardHandler), Middleware: []yodel.Middleware{middleware}})
 		order := "order of " + name
 		_, err := pay.Do(t.Context(), c, &yodel.Call{IdempotencyKey: order}, &order)
 		c.Close()

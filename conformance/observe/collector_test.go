@@ -19,6 +19,7 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/protocol/grpc"
 	"github.com/yodel-rpc/yodel/protocol/http"
@@ -82,13 +83,13 @@ func TestSpansReachACollector(t *testing.T) {
 		Protocols: []yodel.Protocol{http.New(nil)}, Observers: []yodel.Observer{otel.Server(processes[2].options)}, Logger: quiet,
 	})
 	back.Handle(last, func(context.Context, *int) (*string, error) { return new("done"), nil })
-	between := yodel.NewClient(yodel.Static("grpc://"+serve(t, last)), &yodel.ClientOptions{
+	between := yodel.NewClient(discovery.Static("grpc://"+serve(t, last)), &yodel.ClientOptions{
 		Wires: []yodel.Wire{grpc.Wire}, Observers: []yodel.Observer{otel.Client(processes[1].options)}, Logger: quiet,
 	})
 	defer between.Close()
 	first := yodel.NewServer(&yodel.ServerOptions{Observers: []yodel.Observer{otel.Server(processes[1].options)}, Logger: quiet})
 	front.Handle(first, func(ctx context.Context, n *int) (*string, error) { return back.Call(ctx, between, n) })
-	c := yodel.NewClient(yodel.Static(serve(t, first)), &yodel.ClientOptions{Observers: []yodel.Observer{otel.Client(processes[0].options)}, Logger: quiet})
+	c := yodel.NewClient(discovery.Static(serve(t, first)), &yodel.ClientOptions{Observers: []yodel.Observer{otel.Client(processes[0].options)}, Logger: quiet})
 	defer c.Close()
 
 	if _, err := front.Call(t.Context(), c, new(int)); err != nil {

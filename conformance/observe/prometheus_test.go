@@ -25,6 +25,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/metrics/prometheus"
 )
@@ -40,9 +41,11 @@ type fleet struct {
 
 type registrar struct{}
 
-func (registrar) Announce(context.Context, string, yodel.Instance, time.Duration) error { return nil }
-func (registrar) Withdraw(context.Context, string, string) error                        { return nil }
-func (registrar) String() string                                                        { return "test" }
+func (registrar) Announce(context.Context, string, discovery.Instance, time.Duration) error {
+	return nil
+}
+func (registrar) Withdraw(context.Context, string, string) error { return nil }
+func (registrar) String() string                                 { return "test" }
 
 var (
 	get   = yodel.Method[int, int]("Shop.Get")
@@ -54,7 +57,7 @@ func newFleet(t *testing.T) *fleet {
 	metrics := prometheus.New(nil)
 	registry := client_golang.NewRegistry()
 	registry.MustRegister(metrics)
-	f := &fleet{server: metrics.NewServer("shop", &yodel.ServerOptions{Registrars: []yodel.Registrar{registrar{}}, Logger: quiet, Diagnostics: true})}
+	f := &fleet{server: metrics.NewServer("shop", &yodel.ServerOptions{Registrars: []discovery.Registrar{registrar{}}, Logger: quiet, Diagnostics: true})}
 	get.Handle(f.server, func(_ context.Context, n *int) (*int, error) {
 		if *n%10 == 0 {
 			return nil, yodel.Errorf(yodel.Unavailable, "later")
@@ -71,7 +74,7 @@ func newFleet(t *testing.T) *fleet {
 		}
 	}
 	// nothing listens at the second address
-	f.client = metrics.NewClient("front", yodel.Static(serve(t, f.server), "127.0.0.1:1"), &yodel.ClientOptions{
+	f.client = metrics.NewClient("front", discovery.Static(serve(t, f.server), "127.0.0.1:1"), &yodel.ClientOptions{
 		Middleware: []yodel.Middleware{again}, Logger: quiet,
 	})
 	t.Cleanup(f.client.Close)

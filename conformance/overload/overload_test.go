@@ -16,6 +16,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/criticality"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/limit"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -72,7 +73,7 @@ func (tr *trial) start(limiter ...yodel.Middleware) *yodel.Client {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx, l) }()
 	addr := l.Addr().String()
-	c := yodel.NewClient(yodel.Static(addr), &yodel.ClientOptions{
+	c := yodel.NewClient(discovery.Static(addr), &yodel.ClientOptions{
 		Middleware: tr.clients, EndpointMiddleware: []yodel.EndpointMiddleware{attempt},
 	})
 	tr.Cleanup(func() {

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -259,8 +261,8 @@ func clientLap(seed uint64, rng *rand.Rand, steps int) []string {
 	s := yodel.NewServer(options(rng))
 	w.serve(s)
 	o := options(rng)
-	c := yodel.NewClient(yodel.Static("model"), &yodel.ClientOptions{
-		Codec: yodel.Raw, Transport: d, Server: s, Checksum: rng.IntN(3) == 0, Limits: o.Limits, Logger: o.Logger,
+	c := yodel.NewClient(discovery.Static("model"), &yodel.ClientOptions{
+		Codec: raw.Codec, Transport: d, Server: s, Checksum: rng.IntN(3) == 0, Limits: o.Limits, Logger: o.Logger,
 	})
 	var workers sync.WaitGroup
 	for i := range uint64(1 + rng.IntN(4)) {

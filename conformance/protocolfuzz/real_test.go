@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/flate"
 )
 
@@ -138,7 +140,7 @@ func (w *world) begin(body []byte) (end func()) {
 // options are those of a server that serves the model.
 func options(rng *rand.Rand) *yodel.ServerOptions {
 	o := &yodel.ServerOptions{
-		Codec: yodel.Raw, Compressors: []yodel.Compressor{flate.Compressor},
+		Codec: raw.Codec, Compressors: []compress.Compressor{flate.Compressor},
 		Logger: slog.New(slog.DiscardHandler),
 	}
 	if rng.IntN(2) == 0 {
@@ -163,7 +165,7 @@ func (w *world) serve(s *yodel.Server) {
 		call.ReplyAttachment = bytes.Clone(call.Attachment)
 		return in, nil
 	})
-	yodel.Method[yodel.View, yodel.View](view).Handle(s, func(_ context.Context, in *yodel.View) (*yodel.View, error) {
+	yodel.Method[raw.View, raw.View](view).Handle(s, func(_ context.Context, in *raw.View) (*raw.View, error) {
 		w.executed(*in)
 		return in, nil
 	})

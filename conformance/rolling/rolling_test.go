@@ -18,6 +18,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/http"
 	rpcjson "github.com/yodel-rpc/yodel/protocol/jsonrpc"
 	"github.com/yodel-rpc/yodel/protocol/netrpc"
@@ -137,7 +138,7 @@ func dialHTTP(t testing.TB, protocols *std.Protocols, addrs []string, caller int
 
 // dialYodel makes calls with yodel's own client.
 func dialYodel(t testing.TB, addrs []string, _ int) Call {
-	c := yodel.NewClient(yodel.Static(addrs...), nil)
+	c := yodel.NewClient(discovery.Static(addrs...), nil)
 	t.Cleanup(c.Close)
 	return func(ctx context.Context, id int64) (string, error) {
 		reply, err := work.Call(ctx, c, &job{id})

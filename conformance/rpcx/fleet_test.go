@@ -15,6 +15,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/msgpack"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/protocol/rpcx"
 	"github.com/yodel-rpc/yodel/registry"
@@ -41,12 +42,12 @@ func TestMixedFleet(t *testing.T) {
 	if err := os.Chtimes(record, later, later); err != nil {
 		t.Fatal(err)
 	}
-	ours := serveYodel(t, "127.0.0.1:0", yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
+	ours := serveYodel(t, "127.0.0.1:0", yodel.ServerOptions{Registrars: []discovery.Registrar{r}})
 
 	// Yodel's client finds both.
 	protocols := make(map[string]string)
 	ctx, found := context.WithCancel(within(t))
-	if err := r.Service("Arith").Watch(ctx, func(all []yodel.Instance) {
+	if err := r.Service("Arith").Watch(ctx, func(all []discovery.Instance) {
 		clear(protocols)
 		for _, in := range all {
 			protocols[in.Addr] = strings.Join(in.Protocols, " ")

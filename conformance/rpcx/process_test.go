@@ -26,6 +26,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/msgpack"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/protocol/rpcx"
 	"github.com/yodel-rpc/yodel/registry"
@@ -204,7 +205,7 @@ func fleetRegistry(etcdAddr string) *etcd.Registry {
 func playYodel(etcdAddr, addr string) error {
 	s := yodel.NewServer(&yodel.ServerOptions{
 		Codecs: []yodel.Codec{msgpack.Codec}, Protocols: []yodel.Protocol{rpcx.Protocol},
-		Registrars: []yodel.Registrar{fleetRegistry(etcdAddr)}, AnnounceEvery: time.Second,
+		Registrars: []discovery.Registrar{fleetRegistry(etcdAddr)}, AnnounceEvery: time.Second,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	if err := s.Register(&Fleet{roleYodel}); err != nil {

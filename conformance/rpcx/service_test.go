@@ -25,6 +25,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/msgpack"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/conformance/rolling"
 	"github.com/yodel-rpc/yodel/protocol/http"
@@ -155,7 +156,7 @@ func serveYodel(t testing.TB, addr string, o yodel.ServerOptions) *yodelServer {
 func serveProtocols(t testing.TB, addr string, o yodel.ServerOptions, more ...yodel.Protocol) *yodelServer {
 	t.Helper()
 	o.Codecs = []yodel.Codec{msgpack.Codec, protobuf.Codec}
-	o.Compressors = []yodel.Compressor{gzip.Compressor}
+	o.Compressors = []compress.Compressor{gzip.Compressor}
 	o.Protocols = []yodel.Protocol{rpcx.Protocol, http.New(&http.Options{RPCX: true, ExposeErrors: true})}
 	o.Protocols = append(o.Protocols, more...)
 	o.Logger = slog.New(slog.DiscardHandler)

@@ -21,7 +21,10 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/msgpack"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
+	"github.com/yodel-rpc/yodel/codec/raw"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/gzip"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/protocol/rpcx"
@@ -29,7 +32,7 @@ import (
 	"github.com/yodel-rpc/yodel/transport/unix"
 )
 
-var codecs = map[string]yodel.Codec{"raw": yodel.Raw, "json": yodel.JSON, "protobuf": protobuf.Codec, "gogo": protobuf.Codec, "msgpack": msgpack.Codec}
+var codecs = map[string]yodel.Codec{"raw": raw.Codec, "json": yodel.JSON, "protobuf": protobuf.Codec, "gogo": protobuf.Codec, "msgpack": msgpack.Codec}
 
 // calling returns a client of a server of rpcx.
 func calling(t testing.TB, addr string, o yodel.ClientOptions) *yodel.Client {
@@ -37,7 +40,7 @@ func calling(t testing.TB, addr string, o yodel.ClientOptions) *yodel.Client {
 	if o.Wires == nil {
 		o.Wires = []yodel.Wire{rpcx.Wire(msgpack.Codec)}
 	}
-	c := yodel.NewClient(yodel.Static(o.Wires[0].Name()+"://"+addr), &o)
+	c := yodel.NewClient(discovery.Static(o.Wires[0].Name()+"://"+addr), &o)
 	t.Cleanup(c.Close)
 	return c
 }
@@ -45,7 +48,7 @@ func calling(t testing.TB, addr string, o yodel.ClientOptions) *yodel.Client {
 func TestYodelClientCodecs(t *testing.T) {
 	s := serveRPCX(t, "tcp", "127.0.0.1:0", nil)
 	for name, codec := range codecs {
-		for _, compressor := range []yodel.Compressor{nil, gzip.Compressor} {
+		for _, compressor := range []compress.Compressor{nil, gzip.Compressor} {
 			t.Run(fmt.Sprint(name, " ", compressor != nil), func(t *testing.T) {
 				c := calling(t, s.addr, yodel.ClientOptions{Compressor: compressor, Wires: []yodel.Wire{rpcx.Wire(codec)}})
 				for _, n := range fits(name) {

@@ -21,6 +21,7 @@ import (
 	"github.com/smallnest/rpcx/share"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
 	"github.com/yodel-rpc/yodel/internal/await"
 	yodeltls "github.com/yodel-rpc/yodel/transport/tls"
 	"github.com/yodel-rpc/yodel/transport/unix"
@@ -331,7 +332,7 @@ func TestRPCXClientPush(t *testing.T) {
 	for i := range n {
 		payload := fmt.Append(nil, i)
 		for _, peer := range peers {
-			err = peer.Do(within(t), &yodel.Call{Method: "topic.Event", Args: &payload, Codec: yodel.Raw, OneWay: true, Metadata: yodel.Metadata{"k": "v"}})
+			err = peer.Do(within(t), &yodel.Call{Method: "topic.Event", Args: &payload, Codec: raw.Codec, OneWay: true, Metadata: yodel.Metadata{"k": "v"}})
 			if err != nil {
 				t.Fatal(err)
 			}

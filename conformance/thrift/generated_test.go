@@ -11,6 +11,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/apachethrift"
 	codec "github.com/yodel-rpc/yodel/codec/thrift"
+	"github.com/yodel-rpc/yodel/discovery"
 	protocol "github.com/yodel-rpc/yodel/protocol/thrift"
 	tlstransport "github.com/yodel-rpc/yodel/transport/tls"
 
@@ -111,7 +112,7 @@ func (v variant) callingGenerated(t *testing.T, c *certificates, addr string, th
 		o.Transport = &tlstransport.Transport{Client: c.client}
 	}
 	o.Wires = []yodel.Wire{protocol.Wire(own, &protocol.WireOptions{Service: v.only(), Unframed: !v.framed, Multiplexed: v.multiplexed, Throws: throws})}
-	client := yodel.NewClient(yodel.Static("thrift://"+addr), &o)
+	client := yodel.NewClient(discovery.Static("thrift://"+addr), &o)
 	t.Cleanup(client.Close)
 	return client, own
 }

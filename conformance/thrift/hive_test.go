@@ -20,6 +20,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/apachethrift"
 	codec "github.com/yodel-rpc/yodel/codec/thrift"
+	"github.com/yodel-rpc/yodel/discovery"
 	protocol "github.com/yodel-rpc/yodel/protocol/thrift"
 )
 
@@ -203,7 +204,7 @@ func TestHiveMetastore(t *testing.T) {
 	}
 	for _, own := range []yodel.Codec{apachethrift.New(codec.Codec), apachethrift.New(codec.Compact)} {
 		t.Run("yodel "+own.Name(), func(t *testing.T) {
-			c := yodel.NewClient(yodel.Static(addr), &yodel.ClientOptions{Codec: own})
+			c := yodel.NewClient(discovery.Static(addr), &yodel.ClientOptions{Codec: own})
 			defer c.Close()
 			check(t, apachethrift.Client(c, own, "ThriftHiveMetastore"))
 		})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	codec "github.com/yodel-rpc/yodel/codec/thrift"
+	"github.com/yodel-rpc/yodel/discovery"
 	protocol "github.com/yodel-rpc/yodel/protocol/thrift"
 	tlstransport "github.com/yodel-rpc/yodel/transport/tls"
 
@@ -174,7 +175,7 @@ func (v variant) calling(t *testing.T, c *certificates, addr string) *yodel.Clie
 	}
 	throws := service.Throws(func(method string) string { return "ThriftTest." + method })
 	o.Wires = []yodel.Wire{protocol.Wire(o.Codec, &protocol.WireOptions{Service: v.only(), Unframed: !v.framed, Multiplexed: v.multiplexed, Throws: throws})}
-	client := yodel.NewClient(yodel.Static("thrift://"+addr), &o)
+	client := yodel.NewClient(discovery.Static("thrift://"+addr), &o)
 	t.Cleanup(client.Close)
 	return client
 }

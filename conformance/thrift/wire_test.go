@@ -13,6 +13,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	codec "github.com/yodel-rpc/yodel/codec/thrift"
+	"github.com/yodel-rpc/yodel/discovery"
 	protocol "github.com/yodel-rpc/yodel/protocol/thrift"
 
 	"github.com/yodel-rpc/yodel/conformance/thrift/service"
@@ -150,7 +151,7 @@ func TestMixedFleet(t *testing.T) {
 		cancel()
 		<-ended
 	})
-	client := yodel.NewClient(yodel.Static("thrift://"+old, l.Addr().String()), &yodel.ClientOptions{
+	client := yodel.NewClient(discovery.Static("thrift://"+old, l.Addr().String()), &yodel.ClientOptions{
 		Codec: codec.Codec, Wires: []yodel.Wire{protocol.Wire(codec.Codec, &protocol.WireOptions{Service: "ThriftTest"})},
 	})
 	t.Cleanup(client.Close)

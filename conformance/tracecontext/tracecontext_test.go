@@ -18,6 +18,7 @@ import (
 	"github.com/yodel-rpc/yodel/codec/gob"
 	"github.com/yodel-rpc/yodel/codec/hessian2"
 	thriftcodec "github.com/yodel-rpc/yodel/codec/thrift"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/connect"
 	"github.com/yodel-rpc/yodel/protocol/dubbo"
 	"github.com/yodel-rpc/yodel/protocol/grpc"
@@ -115,7 +116,7 @@ func TestTraceContextOverEveryWire(t *testing.T) {
 			if test.wire != nil {
 				o.Wires, to = []yodel.Wire{test.wire}, test.wire.Name()+"://"+addr
 			}
-			c := yodel.NewClient(yodel.Static(to), o)
+			c := yodel.NewClient(discovery.Static(to), o)
 			defer c.Close()
 			for _, sent := range []string{trace, parent, ""} {
 				want := sent

@@ -13,6 +13,7 @@ import (
 	"github.com/yodel-rpc/yodel/codec/gob"
 	"github.com/yodel-rpc/yodel/codec/hessian2"
 	thriftcodec "github.com/yodel-rpc/yodel/codec/thrift"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/middleware/auth"
 	"github.com/yodel-rpc/yodel/protocol/dubbo"
@@ -63,7 +64,7 @@ func (c countedCodec) Decode(src []byte, v any) error {
 }
 
 type countedCompressor struct {
-	yodel.Compressor
+	compress.Compressor
 	*counter
 }
 
@@ -75,7 +76,7 @@ func (c countedCompressor) Decompress(dst, src []byte, limit int) ([]byte, error
 // options returns the options of a server that counts. It is open to callers without a token, or
 // closed.
 func options(c *counter, closed bool) *yodel.ServerOptions {
-	o := &yodel.ServerOptions{Compressors: []yodel.Compressor{countedCompressor{gzip.Compressor, c}}}
+	o := &yodel.ServerOptions{Compressors: []compress.Compressor{countedCompressor{gzip.Compressor, c}}}
 	for _, codec := range []yodel.Codec{yodel.JSON, gob.Codec, hessian2.Codec, thriftcodec.Codec} {
 		o.Codecs = append(o.Codecs, countedCodec{codec, c})
 	}

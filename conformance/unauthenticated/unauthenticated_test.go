@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // isUnauthenticated reports whether an answer is the error of auth.Check.
@@ -115,7 +116,7 @@ func TestCallsWithoutConnectionsOfTheirOwn(t *testing.T) {
 			o2.Protocols = nil
 			callee := yodel.NewServer(o2)
 			register(t, callee)
-			c := yodel.NewClient(yodel.Static(addr), &yodel.ClientOptions{Server: callee})
+			c := yodel.NewClient(discovery.Static(addr), &yodel.ClientOptions{Server: callee})
 			defer c.Close()
 			if _, err := one.Call(t.Context(), c, new(message)); err != nil {
 				t.Fatal(err)

@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/hessian"
 )
 
@@ -68,7 +70,7 @@ func native(t *testing.T, addr, method, body string, packed bool) string {
 		o.Compressor, o.CompressAbove = packedAlready{body}, 1
 		body += strings.Repeat(" ", 1<<20) // so that the result of the compressor is smaller
 	}
-	c := yodel.NewClient(yodel.Static(addr), o)
+	c := yodel.NewClient(discovery.Static(addr), o)
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -78,9 +80,11 @@ func native(t *testing.T, addr, method, body string, packed bool) string {
 // A packedAlready is a compressor whose result is a given text.
 type packedAlready struct{ result string }
 
-func (packedAlready) Name() string                                   { return "gzip" }
-func (c packedAlready) Append(dst, _ []byte) ([]byte, error)         { return append(dst, c.result...), nil }
-func (packedAlready) Decompress([]byte, []byte, int) ([]byte, error) { return nil, yodel.ErrTooLarge }
+func (packedAlready) Name() string                           { return "gzip" }
+func (c packedAlready) Append(dst, _ []byte) ([]byte, error) { return append(dst, c.result...), nil }
+func (packedAlready) Decompress([]byte, []byte, int) ([]byte, error) {
+	return nil, compress.ErrTooLarge
+}
 
 // envelope returns a message of gRPC and Connect.
 func envelope(body string, packed bool) string {

@@ -21,6 +21,7 @@ import (
 	"sync"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // width is how many calls may be open at once. By default, it is 8,192 for each connection.
@@ -36,7 +37,7 @@ func main() {
 	ended := make(chan error)
 	go func() { ended <- s.newServer().Serve(ctx, l) }()
 
-	c := yodel.NewClient(yodel.Static(l.Addr().String()), &yodel.ClientOptions{Limits: yodel.Limits{MaxOpen: width}})
+	c := yodel.NewClient(discovery.Static(l.Addr().String()), &yodel.ClientOptions{Limits: yodel.Limits{MaxOpen: width}})
 	futures(ctx, c)
 	callback(ctx, c)
 	oneWay(ctx, c, s)

@@ -24,6 +24,7 @@ import (
 	"net"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/auth"
 )
 
@@ -99,7 +100,7 @@ func serve(s *yodel.Server, use func(addr string)) {
 
 // call calls WhoAmI and prints the reply, or the code of the error.
 func call(what, addr string, o *yodel.ClientOptions) {
-	c := yodel.NewClient(yodel.Static(addr), o)
+	c := yodel.NewClient(discovery.Static(addr), o)
 	defer c.Close()
 	reply, err := WhoAmI.Call(context.Background(), c, &struct{}{})
 	if err != nil {

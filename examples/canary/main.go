@@ -23,6 +23,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/balance"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/memory"
 )
@@ -114,8 +115,8 @@ type instance struct {
 func serve(ctx context.Context, r *registry.Registry, name string, weight int) (*instance, error) {
 	// region server
 	s := yodel.NewServer(&yodel.ServerOptions{
-		Registrars: []yodel.Registrar{r},
-		Instance:   yodel.Instance{Version: name, Weight: weight},
+		Registrars: []discovery.Registrar{r},
+		Instance:   discovery.Instance{Version: name, Weight: weight},
 	})
 	// endregion server
 	version.Handle(s, func(context.Context, *struct{}) (*string, error) { return &name, nil })

@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/examples/internal/process"
 	"github.com/yodel-rpc/yodel/registry/etcd"
 )
@@ -41,7 +42,7 @@ func obey(s *yodel.Server, order string) error {
 	if _, err := fmt.Sscan(order, &weight, &state); err != nil {
 		return fmt.Errorf("the order %q: %w", order, err)
 	}
-	s.UpdateInstance(func(in *yodel.Instance) { in.Weight, in.State = weight, state })
+	s.UpdateInstance(func(in *discovery.Instance) { in.Weight, in.State = weight, state })
 	return nil
 }
 

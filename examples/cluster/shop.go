@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // The service: two methods, which the instances and the callers know by these names and types.
@@ -33,7 +34,7 @@ const announceEvery = time.Second
 
 // newServer returns a server of the shop, which announces itself to a registry. It records each
 // order before it carries it out.
-func newServer(name string, registry yodel.Registrar, record func(id int)) *yodel.Server {
+func newServer(name string, registry discovery.Registrar, record func(id int)) *yodel.Server {
 	carryOut := func(ctx context.Context, order *Order) (*Receipt, error) {
 		record(order.ID)
 		select {
@@ -44,8 +45,8 @@ func newServer(name string, registry yodel.Registrar, record func(id int)) *yode
 		}
 	}
 	s := yodel.NewServer(&yodel.ServerOptions{
-		Registrars: []yodel.Registrar{registry}, AnnounceEvery: announceEvery,
-		Instance: yodel.Instance{Metadata: yodel.Metadata{"name": name}}, // for who reads the registry
+		Registrars: []discovery.Registrar{registry}, AnnounceEvery: announceEvery,
+		Instance: discovery.Instance{Metadata: yodel.Metadata{"name": name}}, // for who reads the registry
 	})
 	Price.Handle(s, carryOut)
 	Buy.Handle(s, carryOut)

@@ -43,7 +43,9 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/gzip"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/examples/connect/shoppb"
 	"github.com/yodel-rpc/yodel/examples/connect/shoppb/shoppbconnect"
 	wire "github.com/yodel-rpc/yodel/protocol/connect"
@@ -82,7 +84,7 @@ func run(ctx context.Context) error {
 	// region server
 	s := yodel.NewServer(&yodel.ServerOptions{
 		Codecs:      []yodel.Codec{protobuf.Codec, protobuf.JSON},
-		Compressors: []yodel.Compressor{gzip.Compressor},                                       // clients of connect-go ask for it
+		Compressors: []compress.Compressor{gzip.Compressor},                                    // clients of connect-go ask for it
 		Protocols:   []yodel.Protocol{http.New(&http.Options{Handler: mux, Origins: origins})}, // mux has all that has not moved
 		Middleware:  []yodel.Middleware{mark},                                                  // instead of interceptors
 	})
@@ -231,7 +233,7 @@ func browse(ctx context.Context, c *std.Client, addr string) error {
 // callMoved calls the server of connect-go and the yodel server with one yodel client.
 func callMoved(ctx context.Context, addr, old string) error {
 	// region client
-	client := yodel.NewClient(yodel.Static("connect://"+old, addr), &yodel.ClientOptions{
+	client := yodel.NewClient(discovery.Static("connect://"+old, addr), &yodel.ClientOptions{
 		Codec: protobuf.Codec,
 		Wires: []yodel.Wire{wire.Wire(nil)},
 	})

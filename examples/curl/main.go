@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/middleware/once"
 	"github.com/yodel-rpc/yodel/protocol/http"
@@ -79,7 +80,7 @@ func main() {
 func newServer() *yodel.Server {
 	// region server
 	s := yodel.NewServer(&yodel.ServerOptions{
-		Compressors: []yodel.Compressor{gzip.Compressor},
+		Compressors: []compress.Compressor{gzip.Compressor},
 		Keys:        once.With(nil), // for Idempotency-Key
 		Protocols: []yodel.Protocol{http.New(&http.Options{
 			JSONRPC: "/rpc",

@@ -25,6 +25,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/hessian2"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/dubbo"
 	"github.com/yodel-rpc/yodel/registry/nacos"
 )
@@ -77,7 +78,7 @@ func main() {
 		Codecs:     []yodel.Codec{hessian2.Codec},
 		Protocols:  []yodel.Protocol{dubbo.Protocol},
 		Registrars: registrars,
-		Instance:   yodel.Instance{Version: "1.0.0", Group: "blue"}, // of the service in Dubbo
+		Instance:   discovery.Instance{Version: "1.0.0", Group: "blue"}, // of the service in Dubbo
 	})
 	Find.Handle(s, find)
 	err := s.Handle(Add, add)
@@ -89,7 +90,7 @@ func main() {
 	old := startOld(ctx, &running) // stands for a provider of Dubbo
 
 	// region client
-	c := yodel.NewClient(yodel.Static("dubbo://"+old, addr), &yodel.ClientOptions{
+	c := yodel.NewClient(discovery.Static("dubbo://"+old, addr), &yodel.ClientOptions{
 		Codec: hessian2.Codec,
 		Wires: []yodel.Wire{dubbo.Wire(hessian2.Codec, nil)},
 	})
@@ -110,7 +111,7 @@ func main() {
 	fmt.Println(sum, err)
 
 	// region back
-	s.UpdateInstance(func(in *yodel.Instance) { in.Protocols = []string{"dubbo"} })
+	s.UpdateInstance(func(in *discovery.Instance) { in.Protocols = []string{"dubbo"} })
 	// endregion back
 	c.Close()
 	stop()
@@ -121,13 +122,13 @@ func main() {
 }
 
 // announce returns the registry of Dubbo in the Nacos at an address, if there is one.
-func announce(addr string) (registrars []yodel.Registrar, closeRegistry func() error) {
+func announce(addr string) (registrars []discovery.Registrar, closeRegistry func() error) {
 	if addr == "" {
 		return nil, func() error { return nil }
 	}
 	// region registry
 	r := nacos.NewDubbo(addr, "users", nil) // or zookeeper.NewDubbo("10.0.0.1:2181", "users", nil)
-	registrars = []yodel.Registrar{r}       // for ServerOptions
+	registrars = []discovery.Registrar{r}   // for ServerOptions
 	// endregion registry
 	return registrars, r.Close
 }

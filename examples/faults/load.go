@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/recommended"
 )
 
@@ -38,7 +39,7 @@ type call struct {
 // startLoad starts callers of the servers at some addresses.
 func startLoad(ctx context.Context, addrs []string, callers int) (*load, error) {
 	l := &load{began: time.Now()}
-	l.client = yodel.NewClient(yodel.Static(addrs...), recommended.Client(&yodel.ClientOptions{Timeout: 5 * time.Second}))
+	l.client = yodel.NewClient(discovery.Static(addrs...), recommended.Client(&yodel.ClientOptions{Timeout: 5 * time.Second}))
 	if err := l.client.Ready(ctx); err != nil {
 		l.client.Close()
 		return nil, err

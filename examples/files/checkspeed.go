@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
 	"github.com/yodel-rpc/yodel/inspect"
 )
 
@@ -100,7 +101,7 @@ func (b *bed) streamThroughput(ctx context.Context) (string, error) {
 	defer client.Close()
 	rates, err := b.best(3,
 		func() error {
-			_, err := pour.Do(ctx, client, &yodel.Call{Codec: yodel.Raw}, func(send yodel.Send[[]byte]) error {
+			_, err := pour.Do(ctx, client, &yodel.Call{Codec: raw.Codec}, func(send yodel.Send[[]byte]) error {
 				return b.chunks(func(chunk []byte) error { return send(&chunk) })
 			})
 			return err

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
 )
 
 // region contract
@@ -55,7 +56,7 @@ const (
 // call returns a call that carries the transfer.
 func (t *Transfer) call() (*yodel.Call, error) {
 	text, err := json.Marshal(t)
-	return &yodel.Call{Codec: yodel.Raw, Metadata: yodel.Metadata{transferKey: string(text)}}, err
+	return &yodel.Call{Codec: raw.Codec, Metadata: yodel.Metadata{transferKey: string(text)}}, err
 }
 
 // transferFrom returns the transfer that a handler was called for.

@@ -38,7 +38,9 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/gzip"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/examples/grpc/shoppb"
 	wire "github.com/yodel-rpc/yodel/protocol/grpc"
 	"github.com/yodel-rpc/yodel/protocol/grpcgo"
@@ -147,11 +149,11 @@ func startAfter(ctx context.Context, r *registry.Registry, rest *grpc.Server) (*
 	// region server
 	s := yodel.NewServer(&yodel.ServerOptions{
 		Codecs:      []yodel.Codec{protobuf.Codec, protobuf.JSON},
-		Compressors: []yodel.Compressor{gzip.Compressor},                            // if callers use it
-		Protocols:   []yodel.Protocol{http.New(&http.Options{Handler: rest})},       // a *grpc.Server with what has not moved
-		Middleware:  []yodel.Middleware{mark},                                       // instead of interceptors
-		Registrars:  []yodel.Registrar{r},                                           // for yodel clients
-		Instance:    yodel.Instance{State: "inactive", Protocols: []string{"grpc"}}, // its callers do not use it yet
+		Compressors: []compress.Compressor{gzip.Compressor},                             // if callers use it
+		Protocols:   []yodel.Protocol{http.New(&http.Options{Handler: rest})},           // a *grpc.Server with what has not moved
+		Middleware:  []yodel.Middleware{mark},                                           // instead of interceptors
+		Registrars:  []discovery.Registrar{r},                                           // for yodel clients
+		Instance:    discovery.Instance{State: "inactive", Protocols: []string{"grpc"}}, // its callers do not use it yet
 	})
 	shoppb.RegisterStockServer(grpcgo.Registrar(s), new(stock))
 	err = errors.Join(http.RegisterHealth(s), reflection.Register(s))
@@ -219,9 +221,9 @@ func callOthers(ctx context.Context, conn *grpc.ClientConn) error {
 // A grpcHost is the servers of gRPC behind a name in DNS, which does not say what they speak.
 type grpcHost struct{ *dns.Resolver }
 
-// Watch implements yodel.Resolver.
-func (h grpcHost) Watch(ctx context.Context, update func([]yodel.Instance)) error {
-	return h.Resolver.Watch(ctx, func(all []yodel.Instance) {
+// Watch implements discovery.Resolver.
+func (h grpcHost) Watch(ctx context.Context, update func([]discovery.Instance)) error {
+	return h.Resolver.Watch(ctx, func(all []discovery.Instance) {
 		all = slices.Clone(all)
 		for i := range all {
 			all[i].Protocols = []string{"grpc"}
@@ -245,7 +247,7 @@ func callByName(ctx context.Context, target string) error {
 func callMoved(ctx context.Context, r *registry.Registry, old string, now *after) error {
 	// region record
 	// Grpc-go does not announce its servers. A program that deploys them writes their records.
-	oldServer := yodel.Instance{Addr: old, Protocols: []string{"grpc"}}
+	oldServer := discovery.Instance{Addr: old, Protocols: []string{"grpc"}}
 	err := r.Announce(ctx, "shop.v1.Stock", oldServer, time.Hour)
 	// endregion record
 	if err != nil {
@@ -260,7 +262,7 @@ func callMoved(ctx context.Context, r *registry.Registry, old string, now *after
 		return err
 	}
 	// region replace
-	now.server.UpdateInstance(func(in *yodel.Instance) { in.State = "" })
+	now.server.UpdateInstance(func(in *discovery.Instance) { in.State = "" })
 	if err := await(ctx, stock, "yodel, for yodel"); err != nil { // both servers get calls now
 		return err
 	}
@@ -270,13 +272,13 @@ func callMoved(ctx context.Context, r *registry.Registry, old string, now *after
 		return err
 	}
 	// region native
-	now.server.UpdateInstance(func(in *yodel.Instance) { in.Protocols = nil }) // yodel, and the names of its other protocols
+	now.server.UpdateInstance(func(in *discovery.Instance) { in.Protocols = nil }) // yodel, and the names of its other protocols
 	// endregion native
 	if err := await(ctx, stock, "yodel, for yodel-go"); err != nil {
 		return err
 	}
 	// region back
-	now.server.UpdateInstance(func(in *yodel.Instance) { in.Protocols = []string{"grpc"} })
+	now.server.UpdateInstance(func(in *discovery.Instance) { in.Protocols = []string{"grpc"} })
 	// endregion back
 	if err := await(ctx, stock, "yodel, for yodel"); err != nil {
 		return err
@@ -290,7 +292,7 @@ func callMoved(ctx context.Context, r *registry.Registry, old string, now *after
 	if err := await(ctx, stock, "grpc-go"); err != nil {
 		return err
 	}
-	now.server.UpdateInstance(func(in *yodel.Instance) { in.State = "inactive" })
+	now.server.UpdateInstance(func(in *discovery.Instance) { in.State = "inactive" })
 	return nil
 }
 

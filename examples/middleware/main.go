@@ -25,6 +25,7 @@ import (
 	"sync/atomic"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // Greet answers a name with a greeting.
@@ -37,7 +38,7 @@ func main() {
 		log.Fatal(err)
 	}
 	s := yodel.NewServer(&yodel.ServerOptions{Middleware: []yodel.Middleware{requireName}})
-	c := yodel.NewClient(yodel.Static(l.Addr().String()), &yodel.ClientOptions{
+	c := yodel.NewClient(discovery.Static(l.Addr().String()), &yodel.ClientOptions{
 		Middleware:         []yodel.Middleware{announce, addName}, // the first one is outermost
 		EndpointMiddleware: []yodel.EndpointMiddleware{countAttempts},
 	})

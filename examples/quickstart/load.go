@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 )
 
@@ -43,7 +44,7 @@ type outcome struct {
 
 // startLoad starts callers of the instances that a registry knows, now and later. They call until
 // they are stopped.
-func startLoad(ctx context.Context, registry yodel.Resolver, names []string, callers int) *load {
+func startLoad(ctx context.Context, registry discovery.Resolver, names []string, callers int) *load {
 	l := &load{names: names, began: time.Now(), answered: make(map[string]*atomic.Int64)}
 	for _, name := range names {
 		l.answered[name] = new(atomic.Int64)

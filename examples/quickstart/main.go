@@ -33,7 +33,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/file"
 )
 
@@ -125,11 +125,11 @@ func run(ctx context.Context, length time.Duration, callers int) error {
 }
 
 // found waits until a registry knows so many instances.
-func found(ctx context.Context, r yodel.Resolver, n int) error {
+func found(ctx context.Context, r discovery.Resolver, n int) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	known := 0
-	err := r.Watch(ctx, func(instances []yodel.Instance) {
+	err := r.Watch(ctx, func(instances []discovery.Instance) {
 		if known = len(instances); known >= n {
 			cancel()
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // The service: two methods, which the instances and the callers know by these names and types.
@@ -33,7 +34,7 @@ const announceEvery = time.Second
 
 // newServer returns a server of the shop, which announces itself to a registry. It records each
 // order before it carries it out.
-func newServer(name string, registry yodel.Registrar, record func(id int)) *yodel.Server {
+func newServer(name string, registry discovery.Registrar, record func(id int)) *yodel.Server {
 	carryOut := func(ctx context.Context, order *Order) (*Receipt, error) {
 		record(order.ID)
 		select {
@@ -43,7 +44,7 @@ func newServer(name string, registry yodel.Registrar, record func(id int)) *yode
 			return nil, context.Cause(ctx)
 		}
 	}
-	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{registry}, AnnounceEvery: announceEvery})
+	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{registry}, AnnounceEvery: announceEvery})
 	Price.Handle(s, carryOut)
 	Buy.Handle(s, carryOut)
 	s.MarkIdempotent(string(Price))

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // A load is callers, each of which makes a call as soon as its last one has ended, and streams.
@@ -63,7 +64,7 @@ func startLoad(service []*instance, callers, streams int) *load {
 	for _, in := range service {
 		addrs = append(addrs, in.addr)
 	}
-	l.client = yodel.NewClient(yodel.Static(addrs...), nil)
+	l.client = yodel.NewClient(discovery.Static(addrs...), nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	l.cancel = cancel
 	for range callers {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/balance"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/protocol/rpcx"
 	"github.com/yodel-rpc/yodel/registry/memory"
@@ -60,8 +61,8 @@ func main() {
 	r := memory.New(nil) // or etcd.New("10.0.0.1:2379", nil), consul.New("127.0.0.1:8500", nil) …
 	// region server
 	s := yodel.NewServer(&yodel.ServerOptions{
-		Registrars: []yodel.Registrar{r},            // serverplugin.EtcdV3RegisterPlugin and its like
-		Instance:   yodel.Instance{Weight: 10},      // the metadata "weight=10"
+		Registrars: []discovery.Registrar{r},        // serverplugin.EtcdV3RegisterPlugin and its like
+		Instance:   discovery.Instance{Weight: 10},  // the metadata "weight=10"
 		Protocols:  []yodel.Protocol{rpcx.Protocol}, // for rpcx clients that have not moved yet
 	})
 	if err := s.Register(new(Arith)); err != nil { // s.RegisterName("Arith", new(Arith), "weight=10")
@@ -121,7 +122,7 @@ func typed(ctx context.Context, c *yodel.Client) error {
 // endregion typed
 
 // switchProtocols calls the server with yodel's own protocol, and then with that of rpcx.
-func switchProtocols(ctx context.Context, s *yodel.Server, service yodel.Resolver) error {
+func switchProtocols(ctx context.Context, s *yodel.Server, service discovery.Resolver) error {
 	// region both
 	c := yodel.NewClient(service, &yodel.ClientOptions{
 		Codec: yodel.JSON,                          // for yodel servers
@@ -133,7 +134,7 @@ func switchProtocols(ctx context.Context, s *yodel.Server, service yodel.Resolve
 		return err
 	}
 	// region back
-	s.UpdateInstance(func(in *yodel.Instance) { in.Protocols = []string{"rpcx"} })
+	s.UpdateInstance(func(in *discovery.Instance) { in.Protocols = []string{"rpcx"} })
 	// endregion back
 	return await(ctx, c, "rpcx")
 }
@@ -157,10 +158,10 @@ func await(ctx context.Context, c *yodel.Client, protocol string) error {
 }
 
 // waitForInstance returns when the registry knows an instance of the service.
-func waitForInstance(ctx context.Context, service yodel.Resolver) {
+func waitForInstance(ctx context.Context, service discovery.Resolver) {
 	ctx, found := context.WithCancel(ctx)
 	defer found()
-	if err := service.Watch(ctx, func(all []yodel.Instance) {
+	if err := service.Watch(ctx, func(all []discovery.Instance) {
 		if len(all) > 0 {
 			found()
 		}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	codec "github.com/yodel-rpc/yodel/codec/thrift"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/thrift"
 )
 
@@ -82,7 +83,7 @@ func main() {
 	addr := l.Addr().String()
 	old := addr // stands for a server of Apache Thrift
 	// region client
-	c := yodel.NewClient(yodel.Static("thrift://"+old, addr), &yodel.ClientOptions{
+	c := yodel.NewClient(discovery.Static("thrift://"+old, addr), &yodel.ClientOptions{
 		Codec:            codec.Codec,
 		ConnsPerEndpoint: 16, // a connection to a Thrift server carries one call at a time
 		Wires:            []yodel.Wire{thrift.Wire(codec.Codec, &thrift.WireOptions{Service: "Calculator", Throws: throws})},
@@ -98,7 +99,7 @@ func main() {
 	c.Close()
 
 	// region exception
-	c = yodel.NewClient(yodel.Static("thrift://"+old), &yodel.ClientOptions{
+	c = yodel.NewClient(discovery.Static("thrift://"+old), &yodel.ClientOptions{
 		Codec: codec.Codec,
 		Wires: []yodel.Wire{thrift.Wire(codec.Codec, &thrift.WireOptions{Service: "Calculator", Throws: throws})},
 	})

@@ -23,6 +23,7 @@ import (
 	"path/filepath"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/transport/tls"
 )
 
@@ -95,7 +96,7 @@ func run(folder string) error {
 
 	// region client
 	addr := l.Addr().String()
-	c := yodel.NewClient(yodel.Static(addr), &yodel.ClientOptions{Transport: transport})
+	c := yodel.NewClient(discovery.Static(addr), &yodel.ClientOptions{Transport: transport})
 	text, err := hello.Call(ctx, c, &struct{}{})
 	// endregion client
 	if err != nil {
@@ -128,7 +129,7 @@ func callAsStranger(ctx context.Context, folder, addr string) error {
 	if err != nil {
 		return err
 	}
-	c := yodel.NewClient(yodel.Static(addr), &yodel.ClientOptions{
+	c := yodel.NewClient(discovery.Static(addr), &yodel.ClientOptions{
 		Transport: &tls.Transport{Client: &stdtls.Config{RootCAs: authorities}},
 	})
 	defer c.Close()

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/http"
 	"github.com/yodel-rpc/yodel/recommended"
 	"github.com/yodel-rpc/yodel/registry/etcd"
@@ -50,7 +51,7 @@ func run(ctx context.Context, service, addr string, secure bool) error {
 
 func serve(ctx context.Context, service, addr string, transport yodel.Transport, registry *etcd.Registry) error {
 	s := yodel.NewServer(recommended.Server(&yodel.ServerOptions{
-		Registrars: []yodel.Registrar{registry},
+		Registrars: []discovery.Registrar{registry},
 		Protocols:  []yodel.Protocol{http.New(nil)}, // for curl
 		Transport:  transport,
 	}))

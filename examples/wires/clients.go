@@ -18,6 +18,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
 	thriftcodec "github.com/yodel-rpc/yodel/codec/thrift"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/connect"
 	"github.com/yodel-rpc/yodel/protocol/grpc"
 	"github.com/yodel-rpc/yodel/protocol/jsonrpc"
@@ -76,7 +77,7 @@ func native(addr string) client { return calls(yodel.Dial(addr)) }
 // by returns a function that dials with a Wire.
 func by(wire yodel.Wire, codec yodel.Codec) func(addr string) client {
 	return func(addr string) client {
-		return calls(yodel.NewClient(yodel.Static(wire.Name()+"://"+addr), &yodel.ClientOptions{Codec: codec, Wires: []yodel.Wire{wire}}))
+		return calls(yodel.NewClient(discovery.Static(wire.Name()+"://"+addr), &yodel.ClientOptions{Codec: codec, Wires: []yodel.Wire{wire}}))
 	}
 }
 

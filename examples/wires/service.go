@@ -12,6 +12,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
 	thriftcodec "github.com/yodel-rpc/yodel/codec/thrift"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/examples/internal/process"
 	"github.com/yodel-rpc/yodel/protocol/http"
@@ -50,7 +51,7 @@ const (
 func newServer() *yodel.Server {
 	s := yodel.NewServer(&yodel.ServerOptions{
 		Codecs:      []yodel.Codec{gob.Codec, thriftcodec.Codec, thriftcodec.Compact},
-		Compressors: []yodel.Compressor{gzip.Compressor},
+		Compressors: []compress.Compressor{gzip.Compressor},
 		Protocols: []yodel.Protocol{
 			http.New(&http.Options{JSONRPC: "/rpc", OpenAPI: "/openapi.json"}),
 			rpcx.Protocol,

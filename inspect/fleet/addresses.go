@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/introspect"
 )
@@ -58,7 +59,7 @@ func (s *addresses) Services(ctx context.Context) ([]string, error) {
 // ask finds out which services a server has. A server that does not answer keeps those that it had.
 func (s *addresses) ask(ctx context.Context, addr string) error {
 	o := s.client
-	c := yodel.NewClient(yodel.Static(addr), &o)
+	c := yodel.NewClient(discovery.Static(addr), &o)
 	defer c.Close()
 	info, err := inspect.Info.Call(ctx, c, &inspect.Empty{})
 	if err != nil {
@@ -90,7 +91,7 @@ func Services(info *introspect.Info) []string {
 }
 
 // Service implements Source.
-func (s *addresses) Service(name string) yodel.Resolver { return &fixed{s, name} }
+func (s *addresses) Service(name string) discovery.Resolver { return &fixed{s, name} }
 
 // fixed resolves a service to the addresses whose servers have it.
 type fixed struct {
@@ -98,13 +99,13 @@ type fixed struct {
 	name string
 }
 
-// Watch implements yodel.Resolver.
-func (f *fixed) Watch(ctx context.Context, update func([]yodel.Instance)) error {
-	var instances []yodel.Instance
+// Watch implements discovery.Resolver.
+func (f *fixed) Watch(ctx context.Context, update func([]discovery.Instance)) error {
+	var instances []discovery.Instance
 	f.of.mu.Lock()
 	for _, addr := range f.of.addrs {
 		if slices.Contains(f.of.services[addr], f.name) {
-			instances = append(instances, yodel.Instance{Addr: addr})
+			instances = append(instances, discovery.Instance{Addr: addr})
 		}
 	}
 	f.of.mu.Unlock()

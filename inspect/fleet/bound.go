@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -179,15 +180,15 @@ func shorten(v reflect.Value) {
 
 // Bounded returns a resolver with the instances of r, whose records have texts of at most 1 KiB,
 // and at most 64 tags, protocols and pairs of metadata.
-func Bounded(r yodel.Resolver) yodel.Resolver { return bounded{r} }
+func Bounded(r discovery.Resolver) discovery.Resolver { return bounded{r} }
 
-type bounded struct{ yodel.Resolver }
+type bounded struct{ discovery.Resolver }
 
-// Describe implements the optional method of yodel.Resolver.
+// Describe implements the optional method of discovery.Resolver.
 func (b bounded) Describe() yodel.Description { return yodel.Description{}.Over(b.Resolver) }
 
-func (b bounded) Watch(ctx context.Context, update func([]yodel.Instance)) error {
-	return b.Resolver.Watch(ctx, func(all []yodel.Instance) {
+func (b bounded) Watch(ctx context.Context, update func([]discovery.Instance)) error {
+	return b.Resolver.Watch(ctx, func(all []discovery.Instance) {
 		all = slices.Clone(all) // the resolver may go on using it
 		for i := range all {
 			boundRecord(&all[i])
@@ -196,7 +197,7 @@ func (b bounded) Watch(ctx context.Context, update func([]yodel.Instance)) error
 	})
 }
 
-func boundRecord(in *yodel.Instance) {
+func boundRecord(in *discovery.Instance) {
 	in.Protocols, in.Tags = slices.Clone(first(in.Protocols, maxList)), slices.Clone(first(in.Tags, maxList))
 	all := in.Metadata
 	in.Metadata = make(yodel.Metadata)

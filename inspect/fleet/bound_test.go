@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -67,9 +68,9 @@ func TestNonsenseOfAnInstanceIsBounded(t *testing.T) {
 }
 
 // A resolver with one set of records.
-type records []yodel.Instance
+type records []discovery.Instance
 
-func (r records) Watch(_ context.Context, update func([]yodel.Instance)) error {
+func (r records) Watch(_ context.Context, update func([]discovery.Instance)) error {
 	update(r)
 	return nil
 }
@@ -77,13 +78,13 @@ func (r records) Watch(_ context.Context, update func([]yodel.Instance)) error {
 // Each field of a record and of a description has a bound, also those that are added later.
 func TestRecordsAreBounded(t *testing.T) {
 	long := strings.Repeat("x", 10<<10)
-	record := yodel.Instance{Metadata: yodel.Metadata{long: long}}
+	record := discovery.Instance{Metadata: yodel.Metadata{long: long}}
 	fill(reflect.ValueOf(&record), long, 100)
 	for i := range 99 {
 		record.Metadata[fmt.Sprint(long, i)] = long
 	}
 	given := records{record}
-	if err := Bounded(given).Watch(t.Context(), func(got []yodel.Instance) {
+	if err := Bounded(given).Watch(t.Context(), func(got []discovery.Instance) {
 		if text, err := json.Marshal(got); err != nil || len(text) > 300<<10 || len(got[0].Version) != maxText || len(got[0].Tags) != maxList {
 			t.Errorf("the record has %d bytes, %v", len(text), err)
 		}
@@ -142,9 +143,9 @@ type longSource string
 
 func (s longSource) Services(context.Context) ([]string, error) { return []string{string(s), "a"}, nil }
 
-func (s longSource) Service(string) yodel.Resolver { return s }
+func (s longSource) Service(string) discovery.Resolver { return s }
 
-func (s longSource) Watch(context.Context, func([]yodel.Instance)) error {
+func (s longSource) Watch(context.Context, func([]discovery.Instance)) error {
 	return errors.New(string(s))
 }
 

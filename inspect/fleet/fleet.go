@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -38,7 +39,7 @@ type Source interface {
 	// knows only a part of them.
 	Services(ctx context.Context) ([]string, error)
 	// Service returns a resolver for the instances of a service.
-	Service(name string) yodel.Resolver
+	Service(name string) discovery.Resolver
 }
 
 // Options changes how a fleet is read. The zero value has sensible defaults.
@@ -463,7 +464,7 @@ func (f *Fleet) node(addr string) (*node, error) {
 	n := f.nodes[addr]
 	if n == nil {
 		o := f.client
-		n = &node{client: yodel.NewClient(yodel.Static(addr), &o), lived: f.left[addr]}
+		n = &node{client: yodel.NewClient(discovery.Static(addr), &o), lived: f.left[addr]}
 		f.nodes[addr] = n
 	}
 	return n, nil

@@ -18,13 +18,14 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // services is a source with fixed instances.
-type services map[string][]yodel.Instance
+type services map[string][]discovery.Instance
 
 func (s services) Services(context.Context) ([]string, error) {
 	var names []string
@@ -34,11 +35,11 @@ func (s services) Services(context.Context) ([]string, error) {
 	return names, nil
 }
 
-func (s services) Service(name string) yodel.Resolver { return instances(s[name]) }
+func (s services) Service(name string) discovery.Resolver { return instances(s[name]) }
 
-type instances []yodel.Instance
+type instances []discovery.Instance
 
-func (all instances) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+func (all instances) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	update(all)
 	<-ctx.Done()
 	return nil
@@ -366,9 +367,9 @@ func (w wrong) Services(context.Context) ([]string, error) {
 	return slices.Collect(maps.Keys(w)), nil
 }
 
-func (w wrong) Service(name string) yodel.Resolver { return w[name] }
+func (w wrong) Service(name string) discovery.Resolver { return w[name] }
 
-func (r resolver) Watch(ctx context.Context, _ func([]yodel.Instance)) error { return r(ctx) }
+func (r resolver) Watch(ctx context.Context, _ func([]discovery.Instance)) error { return r(ctx) }
 
 // However many resolvers are silent, panic or give up: a read waits once, and says which.
 func TestWrongResolvers(t *testing.T) {
@@ -527,7 +528,7 @@ func TestEjections(t *testing.T) {
 				return processes[i].Load(), nil
 			})
 		})
-		source["shop.Cart"] = append(source["shop.Cart"], yodel.Instance{Addr: addr})
+		source["shop.Cart"] = append(source["shop.Cart"], discovery.Instance{Addr: addr})
 	}
 	f := fleet.New(source, nil)
 	defer f.Close()
@@ -574,9 +575,9 @@ func TestEventsOfManyDisabledInstances(t *testing.T) {
 	const told = "9 instances of shop.Cart: a:1, b:1, c:1 and others: "
 	process := atomic.Pointer[introspect.Live]{}
 	var overrides [2]atomic.Pointer[[]introspect.Override]
-	var cart []yodel.Instance
+	var cart []discovery.Instance
 	for i := range overrides {
-		cart = append(cart, yodel.Instance{State: "inactive", Addr: serveOwn(t, func(s *yodel.Server) {
+		cart = append(cart, discovery.Instance{State: "inactive", Addr: serveOwn(t, func(s *yodel.Server) {
 			inspect.Info.Handle(s, func(context.Context, *inspect.Empty) (*introspect.Info, error) {
 				return &introspect.Info{Overrides: *overrides[i].Load()}, nil
 			})
@@ -633,9 +634,9 @@ func TestAnEjectionSaysWhenItEnds(t *testing.T) {
 // Callers may repeat a method, or call it by GET, only if all instances say so.
 func TestMethodsThatInstancesDescribeDifferently(t *testing.T) {
 	var says [2]atomic.Bool
-	var cart []yodel.Instance
+	var cart []discovery.Instance
 	for i := range says {
-		cart = append(cart, yodel.Instance{Addr: serveOwn(t, func(s *yodel.Server) {
+		cart = append(cart, discovery.Instance{Addr: serveOwn(t, func(s *yodel.Server) {
 			inspect.Info.Handle(s, func(context.Context, *inspect.Empty) (*introspect.Info, error) {
 				return &introspect.Info{Methods: []introspect.Method{{Name: "shop.Cart.Get", ReadOnly: says[i].Load(), Idempotent: says[i].Load()}}}, nil
 			})

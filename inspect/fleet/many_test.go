@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -33,10 +34,10 @@ func (d *dials) Dial(ctx context.Context, _ string) (net.Conn, error) {
 }
 
 // dead returns instances at n addresses.
-func dead(n int) []yodel.Instance {
-	var list []yodel.Instance
+func dead(n int) []discovery.Instance {
+	var list []discovery.Instance
 	for i := range n {
-		list = append(list, yodel.Instance{Addr: fmt.Sprintf("10.1.%d.%d:1", i/250, 1+i%250)})
+		list = append(list, discovery.Instance{Addr: fmt.Sprintf("10.1.%d.%d:1", i/250, 1+i%250)})
 	}
 	return list
 }
@@ -111,7 +112,7 @@ func TestInstancesThatDoNotAnswerAreAskedForALimitedTime(t *testing.T) {
 
 // busy starts n servers on one slow processor, which takes each call after the other. It returns
 // their addresses in network.
-func busy(t *testing.T, network *mem.Network, n int, each time.Duration) (all []yodel.Instance) {
+func busy(t *testing.T, network *mem.Network, n int, each time.Duration) (all []discovery.Instance) {
 	processor := make(chan struct{}, 1)
 	slow := func(next yodel.Handler) yodel.Handler {
 		return func(ctx context.Context, call *yodel.Call) error {
@@ -136,7 +137,7 @@ func busy(t *testing.T, network *mem.Network, n int, each time.Duration) (all []
 			t.Fatal(err)
 		}
 		running.Go(func() { _ = s.Serve(ctx, l) })
-		all = append(all, yodel.Instance{Addr: l.Addr().String()})
+		all = append(all, discovery.Instance{Addr: l.Addr().String()})
 	}
 	return all
 }

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -106,7 +106,7 @@ type Ruling struct {
 	// Stops says that the rule refuses or replaces calls. All says that it concerns all calls.
 	Stops, All bool
 	// Holds reports whether the rule leaves an instance none of the calls. It may be nil.
-	Holds func(*yodel.Instance) bool
+	Holds func(*discovery.Instance) bool
 }
 
 // These say when a service needs attention.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/introspect"
 )
@@ -126,7 +127,7 @@ func TestARestartChangesNoSum(t *testing.T) {
 	if view := read(t, f); len(view.Services) > 0 {
 		t.Errorf("got %d services, want none", len(view.Services))
 	}
-	source["Shop"] = []yodel.Instance{{Addr: addr}, {Addr: steady}}
+	source["Shop"] = []discovery.Instance{{Addr: addr}, {Addr: steady}}
 	// Ten seconds later, a process that is six seconds old has executed three calls in each of the
 	// last five.
 	two := served("Shop.Buy", "web", steps(3, 5))
@@ -162,7 +163,7 @@ func TestServicesAreInTheOrderOfCauses(t *testing.T) {
 func TestAnInstanceNamesTheRuleThatHoldsIt(t *testing.T) {
 	held, free := process(t, time.Hour, served("Shop.Buy", "web", steps(1, 59))), process(t, time.Hour, served("Shop.Buy", "web", steps(9, 59)))
 	f := fleet.New(services{"Shop": {{Addr: held, Version: "v2"}, {Addr: free, Version: "v1"}}}, &fleet.Options{Rules: func(context.Context) ([]fleet.Ruling, error) {
-		return []fleet.Ruling{{Service: "Shop", ID: "try", Kind: "canary", Holds: func(in *yodel.Instance) bool { return in.Version == "v2" }}}, nil
+		return []fleet.Ruling{{Service: "Shop", ID: "try", Kind: "canary", Holds: func(in *discovery.Instance) bool { return in.Version == "v2" }}}, nil
 	}})
 	defer f.Close()
 	shop := read(t, f).Service("Shop")

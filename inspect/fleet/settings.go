@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/unread"
 )
 
@@ -74,7 +75,7 @@ func BrokenSettings(ctx context.Context, registry any) ([]BrokenSetting, error) 
 }
 
 // brokenOf returns the settings for a service that cannot be read.
-func brokenOf(ctx context.Context, service string, of yodel.Resolver) (broken []BrokenSetting, err error) {
+func brokenOf(ctx context.Context, service string, of discovery.Resolver) (broken []BrokenSetting, err error) {
 	if of == nil {
 		return nil, nil
 	}
@@ -82,7 +83,7 @@ func brokenOf(ctx context.Context, service string, of yodel.Resolver) (broken []
 	defer cancel()
 	var keys unread.List
 	read := false
-	err = Bounded(of).Watch(unread.With(ctx, &keys), func(all []yodel.Instance) {
+	err = Bounded(of).Watch(unread.With(ctx, &keys), func(all []discovery.Instance) {
 		defer cancel()
 		if read {
 			return

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/unread"
 	"github.com/yodel-rpc/yodel/introspect"
 )
@@ -98,7 +98,7 @@ type Caller struct {
 
 // An Instance is an instance of a service.
 type Instance struct {
-	yodel.Instance
+	discovery.Instance
 
 	Service string  `json:"service"`
 	State   State   `json:"state"`

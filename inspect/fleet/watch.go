@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/unread"
 )
 
@@ -25,7 +25,7 @@ type watched struct {
 
 	mu        sync.Mutex
 	said      bool
-	instances []yodel.Instance
+	instances []discovery.Instance
 	err       error
 
 	unread unread.List // the records that the resolver cannot read
@@ -66,7 +66,7 @@ func (f *Fleet) watch(services []string, all bool) ([]*watched, error) {
 }
 
 // follow returns what follows a service, and starts it unless another Read has started it.
-func (f *Fleet) follow(name string, r yodel.Resolver) (*watched, error) {
+func (f *Fleet) follow(name string, r discovery.Resolver) (*watched, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
@@ -83,7 +83,7 @@ func (f *Fleet) follow(name string, r yodel.Resolver) (*watched, error) {
 }
 
 // run calls the resolver until ctx ends. It calls it again whenever it returns.
-func (w *watched) run(ctx context.Context, r yodel.Resolver) {
+func (w *watched) run(ctx context.Context, r discovery.Resolver) {
 	defer close(w.ended)
 	for {
 		err := w.follow(ctx, r)
@@ -102,13 +102,13 @@ func (w *watched) run(ctx context.Context, r yodel.Resolver) {
 }
 
 // follow calls the resolver once, and returns why it has ended.
-func (w *watched) follow(ctx context.Context, r yodel.Resolver) (err error) {
+func (w *watched) follow(ctx context.Context, r discovery.Resolver) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
 			err = fmt.Errorf("the resolver panicked: %v", value)
 		}
 	}()
-	err = Bounded(r).Watch(unread.With(ctx, &w.unread), func(instances []yodel.Instance) {
+	err = Bounded(r).Watch(unread.With(ctx, &w.unread), func(instances []discovery.Instance) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.instances, w.err = instances, nil
@@ -131,7 +131,7 @@ func (w *watched) stop() {
 
 // get returns the instances that the resolver has named last. It waits for the first ones until ctx
 // ends.
-func (w *watched) get(ctx context.Context) ([]yodel.Instance, error) {
+func (w *watched) get(ctx context.Context) ([]discovery.Instance, error) {
 	select {
 	case <-w.first: // also if ctx has ended
 	default:

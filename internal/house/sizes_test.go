@@ -34,9 +34,7 @@ var sizes = []size{
 	{of: "files of the root that reach into Call.out or another field of this name", most: 8, count: filesWith(".", "out")},
 	{of: "methods of Call", most: 49, count: methodsOf(".", "Call")},
 	{of: "methods of Server", most: 67, count: methodsOf(".", "Server")},
-	{of: "exported names of the root", most: 60, grown: []grown{
-		{61, "Description has in one place what a Resolver or a Registrar can do, which were ten optional methods without a name"},
-	}, count: namesOf(".")},
+	{of: "exported names of the root", most: 50, count: namesOf(".")},
 }
 
 // maxInternalNames is how many names a package in a folder internal may export without a bound of

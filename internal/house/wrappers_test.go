@@ -11,7 +11,7 @@ import (
 )
 
 // wrapped are the types of the fields that make a Resolver or a Registrar a wrapper.
-var wrapped = regexp.MustCompile(`^(\[\])?(yodel\.)?(Resolver|Registrar)$`)
+var wrapped = regexp.MustCompile(`^(\[\])?(discovery\.)?(Resolver|Registrar)$`)
 
 // unseen are the wrappers that no client and no server gets.
 var unseen = map[string]bool{
@@ -86,12 +86,12 @@ func TestWrappersThatHideAreFound(t *testing.T) {
 		text   string
 		faults int
 	}{
-		"embedded":              {"package a\n\ntype w struct{ yodel.Resolver }\n" + watch, 1},
-		"several":               {"package a\n\ntype w struct{ of []yodel.Resolver }\n" + watch, 1},
-		"without Over":          {"package a\n\ntype w struct{ of yodel.Resolver }\n" + watch + "\nfunc (w *w) Describe() {}\n", 1},
-		"with Over":             {"package a\n\ntype w struct{ of yodel.Resolver }\n" + watch + "\nfunc (w *w) Describe() { D.Over(w.of) }\n", 0},
+		"embedded":              {"package a\n\ntype w struct{ discovery.Resolver }\n" + watch, 1},
+		"several":               {"package a\n\ntype w struct{ of []discovery.Resolver }\n" + watch, 1},
+		"without Over":          {"package a\n\ntype w struct{ of discovery.Resolver }\n" + watch + "\nfunc (w *w) Describe() {}\n", 1},
+		"with Over":             {"package a\n\ntype w struct{ of discovery.Resolver }\n" + watch + "\nfunc (w *w) Describe() { D.Over(w.of) }\n", 0},
 		"a registrar":           {"package a\n\ntype w struct{ of Registrar }\n\nfunc (w w) Announce() {}\n", 1},
-		"a holder that is none": {"package a\n\ntype w struct{ of yodel.Resolver }\n", 0},
+		"a holder that is none": {"package a\n\ntype w struct{ of discovery.Resolver }\n", 0},
 		"a resolver of its own": {"package a\n\ntype w struct{ of *Registry }\n" + watch, 0},
 	} {
 		if got := hidingFaults(folderOf(t, "a", map[string]string{"a.go": test.text})); len(got) != test.faults {

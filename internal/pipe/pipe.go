@@ -58,7 +58,7 @@ type Pipe struct {
 	Where       fmt.Stringer // the address of the peer
 	Torn, Unfit string       // the IDs of the errors of messages that cannot be decompressed, and decoded
 	Codec       Codec
-	Raw         bool // Codec is yodel.Raw
+	Raw         bool // Codec is raw.Codec
 	Pack        *unpack.Packer
 	MaxMessage  int // bytes
 	// Fail turns a *fault.Fault, or an error of the connection, into the error for the user.

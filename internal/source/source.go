@@ -113,7 +113,7 @@ func (s *Source) Of() string {
 // The failures of a resolver that a client was made without.
 var (
 	ErrNone      = errors.New("NewClient was given no resolver")
-	ErrNoAddress = errors.New("the client was given no address: yodel.Dial and yodel.Static take at least one")
+	ErrNoAddress = errors.New("the client was given no address: yodel.Dial and discovery.Static take at least one")
 )
 
 // Trouble returns the last failure of the resolver as a suffix for a message, or "" if it works.

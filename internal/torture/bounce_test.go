@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/internal/await"
 )
@@ -155,7 +156,7 @@ func bounceBack() {
 	}
 	s, served := new(side), yodel.NewServer(&yodel.ServerOptions{Diagnostics: true})
 	bounce.Handle(served, s.bounce)
-	c := yodel.NewClient(yodel.Static(os.Getenv(addrEnv)), &yodel.ClientOptions{Server: served, Limits: limitsOf(maxOpen)})
+	c := yodel.NewClient(discovery.Static(os.Getenv(addrEnv)), &yodel.ClientOptions{Server: served, Limits: limitsOf(maxOpen)})
 	// one-way: it takes no place in the window
 	begin.Handle(served, func(ctx context.Context, l *Load) (*struct{}, error) {
 		err := s.load(context.WithoutCancel(ctx), c, l)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // A kindOfUse is what a client does before it is idle, and the most that its connection may cost
@@ -81,7 +82,7 @@ func measureIdle(t *testing.T, kind kindOfUse) {
 	defer own.Close()
 	open := func(n int) {
 		for range n {
-			c := yodel.NewClient(yodel.Static(server.addr), &yodel.ClientOptions{Limits: yodel.Limits{KeepAlive: longKeepAlive}})
+			c := yodel.NewClient(discovery.Static(server.addr), &yodel.ClientOptions{Limits: yodel.Limits{KeepAlive: longKeepAlive}})
 			t.Cleanup(c.Close)
 			for range calls {
 				if err := kind.use(t.Context(), c); err != nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // TestIdleConnectionsTakeNoProcessorTime makes lone calls on ten connections, so that all sides
@@ -32,7 +33,7 @@ func TestIdleConnectionsTakeNoProcessorTime(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- s.Serve(ctx, l) }()
 			for range 10 {
-				c := yodel.NewClient(yodel.Static(l.Addr().String()), &yodel.ClientOptions{Limits: limits})
+				c := yodel.NewClient(discovery.Static(l.Addr().String()), &yodel.ClientOptions{Limits: limits})
 				defer c.Close()
 				for id := range 500 {
 					if _, err := short.Call(t.Context(), c, &Job{id}); err != nil {

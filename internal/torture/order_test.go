@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 )
 
@@ -254,7 +255,7 @@ func TestKeyedOrderWhenServersAreKilled(t *testing.T) {
 		case 2:
 			o.Limits.MaxOpen = 1
 		}
-		c := yodel.NewClient(yodel.Static(victim.addr, survivor.addr), o)
+		c := yodel.NewClient(discovery.Static(victim.addr, survivor.addr), o)
 		if err := c.Ready(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/recommended"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -162,7 +163,7 @@ func newTraffic(clients int, addrs []string) *traffic {
 		}
 	}
 	for range clients {
-		r.clients = append(r.clients, yodel.NewClient(yodel.Static(addrs...), recommended.Client(&yodel.ClientOptions{
+		r.clients = append(r.clients, yodel.NewClient(discovery.Static(addrs...), recommended.Client(&yodel.ClientOptions{
 			Timeout: 1500 * time.Millisecond, Transport: dialler{yodel.TCP, &r.dials}, EndpointMiddleware: []yodel.EndpointMiddleware{count},
 		})))
 	}

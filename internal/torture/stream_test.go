@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/introspect"
@@ -90,8 +92,8 @@ func endlessly(send yodel.Send[[]byte]) error {
 // messages it has sent.
 func pressOn(addr string) {
 	valve := &valve{}
-	c := yodel.NewClient(yodel.Static(addr), &yodel.ClientOptions{
-		Codec: yodel.Raw, Transport: valve, NoWait: true, Limits: yodel.Limits{MaxOpen: pressed, KeepAlive: longKeepAlive},
+	c := yodel.NewClient(discovery.Static(addr), &yodel.ClientOptions{
+		Codec: raw.Codec, Transport: valve, NoWait: true, Limits: yodel.Limits{MaxOpen: pressed, KeepAlive: longKeepAlive},
 	})
 	p := &press{client: c, opened: make(chan struct{}, pressed), stop: make(chan struct{})}
 	stream := map[string]func(ctx context.Context) error{

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/internal/await"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -213,7 +214,7 @@ func TestKilledServer(t *testing.T) {
 	survivor := start(t)
 	for round := range rounds {
 		victim := start(t)
-		c := yodel.NewClient(yodel.Static(victim.addr, survivor.addr), &yodel.ClientOptions{
+		c := yodel.NewClient(discovery.Static(victim.addr, survivor.addr), &yodel.ClientOptions{
 			Middleware: []yodel.Middleware{again},
 		})
 		// The client learns from the servers that the method is idempotent.

@@ -12,7 +12,7 @@ import (
 	"github.com/yodel-rpc/yodel/internal/memory"
 )
 
-// A Compressor is a yodel.Compressor.
+// A Compressor is a compress.Compressor.
 type Compressor interface {
 	Decompressor
 	Name() string

@@ -19,7 +19,7 @@ import (
 // ErrTooLarge is the error of a Compressor that reached its limit.
 var ErrTooLarge = errors.New("larger than the limit")
 
-// A Decompressor is the part of a yodel.Compressor that decompresses.
+// A Decompressor is the part of a compress.Compressor that decompresses.
 type Decompressor interface {
 	Decompress(dst, src []byte, limit int) ([]byte, error)
 }

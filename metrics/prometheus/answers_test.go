@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/middleware/fallback"
 	"github.com/yodel-rpc/yodel/middleware/fault"
@@ -70,11 +71,11 @@ func TestWhatFaultsMocksAndFallbacksCountAs(t *testing.T) {
 					followed <- struct{}{}
 				}
 			}})
-			s := m.NewServer("shop", &yodel.ServerOptions{Diagnostics: true, Logger: silent, Registrars: []yodel.Registrar{governed}, Middleware: test.server})
+			s := m.NewServer("shop", &yodel.ServerOptions{Diagnostics: true, Logger: silent, Registrars: []discovery.Registrar{governed}, Middleware: test.server})
 			buy.Handle(s, buying)
 			addr := serve(t, s)
 			named, know := context.WithTimeout(t.Context(), 10*time.Second)
-			if err := governed.Service("Shop").Watch(named, func(all []yodel.Instance) {
+			if err := governed.Service("Shop").Watch(named, func(all []discovery.Instance) {
 				if len(all) > 0 {
 					know()
 				}

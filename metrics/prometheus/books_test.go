@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/registry/file"
@@ -93,10 +94,10 @@ func TestTheMetricsAreWhatTheBooksSay(t *testing.T) {
 			inForce <- struct{}{}
 		}
 	}})
-	s := m.NewServer("shop", &yodel.ServerOptions{Diagnostics: true, Logger: silent, Registrars: []yodel.Registrar{governed}})
+	s := m.NewServer("shop", &yodel.ServerOptions{Diagnostics: true, Logger: silent, Registrars: []discovery.Registrar{governed}})
 	buy.Handle(s, buying)
 	addr := serve(t, s)
-	c := m.NewClient("web", yodel.Static(addr), &yodel.ClientOptions{Name: "web", Logger: silent})
+	c := m.NewClient("web", discovery.Static(addr), &yodel.ClientOptions{Name: "web", Logger: silent})
 	defer c.Close()
 	registry := client_golang.NewRegistry()
 	registry.MustRegister(m)

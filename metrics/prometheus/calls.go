@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // codes is how many outcomes are counted separately: success, which is 0, and the codes of errors.
@@ -95,8 +96,8 @@ func (c *calls) failed(err error) {
 }
 
 // onConn returns a function for OnConn that counts the events, and passes them on to next.
-func (c *calls) onConn(next func(yodel.ConnEvent)) func(yodel.ConnEvent) {
-	return func(e yodel.ConnEvent) {
+func (c *calls) onConn(next func(introspect.ConnEvent)) func(introspect.ConnEvent) {
+	return func(e introspect.ConnEvent) {
 		c.events.at(string(e.Kind)).Add(1)
 		if next != nil {
 			next(e)

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // A pair is a client with its server.
@@ -30,19 +32,19 @@ var echo = yodel.Method[[]byte, []byte]("Echo.Echo")
 func newPair(t testing.TB, measured bool) *pair {
 	t.Helper()
 	quiet := slog.New(slog.DiscardHandler)
-	server, client := &yodel.ServerOptions{Logger: quiet}, &yodel.ClientOptions{Codec: yodel.Raw, Logger: quiet}
-	server.Codecs = []yodel.Codec{yodel.Raw}
+	server, client := &yodel.ServerOptions{Logger: quiet}, &yodel.ClientOptions{Codec: raw.Codec, Logger: quiet}
+	server.Codecs = []yodel.Codec{raw.Codec}
 	args, reply := make([]byte, 64), make([]byte, 0, 64)
 	p := &pair{args: &args, reply: &reply}
 	m := New(nil)
 	newServer, newClient := yodel.NewServer, yodel.NewClient
 	if measured {
 		newServer = func(o *yodel.ServerOptions) *yodel.Server { return m.NewServer("s", o) }
-		newClient = func(r yodel.Resolver, o *yodel.ClientOptions) *yodel.Client { return m.NewClient("c", r, o) }
+		newClient = func(r discovery.Resolver, o *yodel.ClientOptions) *yodel.Client { return m.NewClient("c", r, o) }
 	}
 	s := newServer(server)
 	echo.Handle(s, func(_ context.Context, in *[]byte) (*[]byte, error) { return in, nil })
-	p.client = newClient(yodel.Static(serve(t, s)), client)
+	p.client = newClient(discovery.Static(serve(t, s)), client)
 	t.Cleanup(p.client.Close)
 	for range 200 { // the server has learned that the method is short
 		p.call(t)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/conformance/everywhere"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // Calls over every wire are counted, on the server and on a client.
@@ -28,7 +29,7 @@ func TestMetricsOverEveryWire(t *testing.T) {
 			tr.NewServer = func(o *yodel.ServerOptions) *yodel.Server { return of(tr).NewServer("all", o) }
 		},
 		Client: func(_ *testing.T, tr *everywhere.Trial) {
-			tr.NewClient = func(r yodel.Resolver, o *yodel.ClientOptions) *yodel.Client { return of(tr).NewClient("all", r, o) }
+			tr.NewClient = func(r discovery.Resolver, o *yodel.ClientOptions) *yodel.Client { return of(tr).NewClient("all", r, o) }
 		},
 		Check: func(ctx context.Context, c *everywhere.Cell) error {
 			if _, err := c.Call(ctx, yodel.Call{}); err != nil {

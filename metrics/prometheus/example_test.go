@@ -13,13 +13,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/metrics/prometheus"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
 func Example() {
 	network := mem.New()
-	resolver := yodel.Static("shop")
+	resolver := discovery.Static("shop")
 	// region metrics
 	metrics := prometheus.New(nil)
 	registry := client_golang.NewRegistry()

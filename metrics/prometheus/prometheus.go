@@ -33,6 +33,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -119,7 +120,7 @@ func (m *Metrics) NewServer(name string, o *yodel.ServerOptions) *yodel.Server {
 // NewClient returns yodel.NewClient(r, o) with CountCalls, an observer and OnConn for the metrics.
 // Name is the label client of the metrics. If another client of m has the same name, "-2" is
 // appended, and so on. O may be nil. The metrics of a client end when it is closed.
-func (m *Metrics) NewClient(name string, r yodel.Resolver, o *yodel.ClientOptions) *yodel.Client {
+func (m *Metrics) NewClient(name string, r discovery.Resolver, o *yodel.ClientOptions) *yodel.Client {
 	var opts yodel.ClientOptions
 	if o != nil {
 		opts = *o

@@ -19,6 +19,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -98,7 +99,7 @@ func eventually(t *testing.T, m *Metrics, want map[string]float64) map[string]*d
 // A registrar refuses all records, or accepts them.
 type registrar struct{ err error }
 
-func (r registrar) Announce(context.Context, string, yodel.Instance, time.Duration) error {
+func (r registrar) Announce(context.Context, string, discovery.Instance, time.Duration) error {
 	return r.err
 }
 func (r registrar) Withdraw(context.Context, string, string) error { return nil }
@@ -135,7 +136,7 @@ func TestMetrics(t *testing.T) {
 	m := New(nil)
 	quiet := slog.New(slog.DiscardHandler)
 	s := m.NewServer("shop", &yodel.ServerOptions{
-		Registrars: []yodel.Registrar{registrar{}, registrar{errors.New("no quorum")}}, Logger: quiet, Diagnostics: true,
+		Registrars: []discovery.Registrar{registrar{}, registrar{errors.New("no quorum")}}, Logger: quiet, Diagnostics: true,
 	})
 	double := yodel.Method[int, int]("Shop.Double")
 	double.Handle(s, func(_ context.Context, n *int) (*int, error) {
@@ -160,7 +161,7 @@ func TestMetrics(t *testing.T) {
 		return nil
 	})
 	addr := serve(t, s)
-	c := m.NewClient("front", yodel.Static(addr), &yodel.ClientOptions{Name: "web", Middleware: []yodel.Middleware{both, twice}, Logger: quiet})
+	c := m.NewClient("front", discovery.Static(addr), &yodel.ClientOptions{Name: "web", Middleware: []yodel.Middleware{both, twice}, Logger: quiet})
 	defer c.Close()
 	n := 21
 	call := &yodel.Call{Method: string(double), Args: &n, Reply: new(int), Trace: trace}
@@ -291,7 +292,7 @@ func TestWhatDescribesServersHasNoMetrics(t *testing.T) {
 
 func TestNamesAreNumberedAndFreed(t *testing.T) {
 	m := New(nil)
-	first, second := m.NewClient("a", yodel.Static("127.0.0.1:1"), nil), m.NewClient("a", yodel.Static("127.0.0.1:1"), nil)
+	first, second := m.NewClient("a", discovery.Static("127.0.0.1:1"), nil), m.NewClient("a", discovery.Static("127.0.0.1:1"), nil)
 	m.NewServer("a", nil)
 	m.NewServer("a", nil)
 	eventually(t, m, map[string]float64{
@@ -308,7 +309,7 @@ func TestNamesAreNumberedAndFreed(t *testing.T) {
 
 func TestTheNumberOfSeriesIsBounded(t *testing.T) {
 	m := New(&Options{MaxMethods: 2, MaxEndpoints: 1})
-	c := m.NewClient("front", yodel.Static("127.0.0.1:1", "127.0.0.1:2"), &yodel.ClientOptions{Logger: slog.New(slog.DiscardHandler)})
+	c := m.NewClient("front", discovery.Static("127.0.0.1:1", "127.0.0.1:2"), &yodel.ClientOptions{Logger: slog.New(slog.DiscardHandler)})
 	defer c.Close()
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/accesslog"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -70,7 +71,7 @@ func dial(t *testing.T, so *yodel.ServerOptions, co *yodel.ClientOptions, f func
 		co = &yodel.ClientOptions{}
 	}
 	co.Transport = network
-	c := yodel.NewClient(yodel.Static("server"), co)
+	c := yodel.NewClient(discovery.Static("server"), co)
 	t.Cleanup(func() {
 		c.Close()
 		cancel()
@@ -186,7 +187,7 @@ func TestAsynchronousCallsAreLogged(t *testing.T) {
 func TestACallThatReachedNobodyIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var client record
-		c := yodel.NewClient(yodel.Static(), &yodel.ClientOptions{
+		c := yodel.NewClient(discovery.Static(), &yodel.ClientOptions{
 			Transport: mem.New(), Observers: []yodel.Observer{accesslog.To(client.logger(slog.LevelInfo), nil)},
 		})
 		defer c.Close()

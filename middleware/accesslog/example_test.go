@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/accesslog"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -34,7 +35,7 @@ func Example() {
 	served := make(chan error)
 	go func() { served <- server.Serve(ctx, l) }()
 
-	client := yodel.NewClient(yodel.Static("shop"), &yodel.ClientOptions{
+	client := yodel.NewClient(discovery.Static("shop"), &yodel.ClientOptions{
 		Transport: network,
 		Observers: []yodel.Observer{accesslog.To(logger, &accesslog.Options{ // likewise in ServerOptions
 			Slow: time.Minute,

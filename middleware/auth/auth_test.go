@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/middleware/auth"
@@ -82,7 +84,7 @@ func dial(t *testing.T, network *mem.Network, o *yodel.ClientOptions) *yodel.Cli
 		o = &yodel.ClientOptions{}
 	}
 	o.Transport = network
-	c := yodel.NewClient(yodel.Static("server"), o)
+	c := yodel.NewClient(discovery.Static("server"), o)
 	t.Cleanup(c.Close)
 	return c
 }
@@ -229,7 +231,7 @@ func TestNothingOfAStrangersBodyIsDecoded(t *testing.T) {
 	network := mem.New()
 	codec, compressor := &explosive{Codec: yodel.JSON}, &bomb{}
 	serve(t, network, &yodel.ServerOptions{
-		Codecs: []yodel.Codec{codec}, Compressors: []yodel.Compressor{compressor}, CompressAbove: 1,
+		Codecs: []yodel.Codec{codec}, Compressors: []compress.Compressor{compressor}, CompressAbove: 1,
 		Middleware: []yodel.Middleware{auth.Check(check)},
 	})
 	c := dial(t, network, &yodel.ClientOptions{Codec: codec, Compressor: compressor, CompressAbove: 1})

@@ -10,6 +10,7 @@ import (
 	"fmt"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/auth"
 	"github.com/yodel-rpc/yodel/middleware/limit"
@@ -39,14 +40,14 @@ func ExampleCheck() {
 	served := make(chan error)
 	go func() { served <- server.Serve(ctx, l) }()
 
-	client := yodel.NewClient(yodel.Static("bank"), &yodel.ClientOptions{
+	client := yodel.NewClient(discovery.Static("bank"), &yodel.ClientOptions{
 		Transport:  network,
 		Middleware: []yodel.Middleware{auth.Token("s3cret")},
 	})
 	var owner string
 	fmt.Println(client.Call(ctx, "Bank.Owner", yodel.Values{}, yodel.Values{&owner}), owner)
 
-	stranger := yodel.NewClient(yodel.Static("bank"), &yodel.ClientOptions{Transport: network})
+	stranger := yodel.NewClient(discovery.Static("bank"), &yodel.ClientOptions{Transport: network})
 	fmt.Println(stranger.Call(ctx, "Bank.Owner", yodel.Values{}, yodel.Values{&owner}))
 	fmt.Println(inspect.Health.Call(ctx, stranger, &inspect.Empty{}))
 
@@ -81,7 +82,7 @@ func ExampleConn() {
 	served := make(chan error)
 	go func() { served <- server.Serve(ctx, l) }()
 
-	client := yodel.NewClient(yodel.Static("bank"), &yodel.ClientOptions{
+	client := yodel.NewClient(discovery.Static("bank"), &yodel.ClientOptions{
 		Transport:    network,
 		ConnMetadata: auth.ConnToken("s3cret"),
 	})
@@ -138,7 +139,7 @@ func ExampleWithIdentity() {
 	served := make(chan error)
 	go func() { served <- server.Serve(ctx, l) }()
 	for _, user := range []string{"ann", "bob"} {
-		client := yodel.NewClient(yodel.Static("shop"), &yodel.ClientOptions{
+		client := yodel.NewClient(discovery.Static("shop"), &yodel.ClientOptions{
 			Transport: network, Middleware: []yodel.Middleware{auth.Token("token-of-" + user)},
 		})
 		for range 3 {

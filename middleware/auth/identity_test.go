@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/testca"
 	"github.com/yodel-rpc/yodel/middleware/auth"
 	"github.com/yodel-rpc/yodel/middleware/limit"
@@ -164,7 +165,7 @@ func TestCertificateLetsInOnlyVerifiedClients(t *testing.T) {
 					t.Error(err)
 				}
 			}()
-			c := yodel.NewClient(yodel.Static(l.Addr().String()), &yodel.ClientOptions{
+			c := yodel.NewClient(discovery.Static(l.Addr().String()), &yodel.ClientOptions{
 				Transport: &tls.Transport{Client: &stdtls.Config{RootCAs: ca.Pool, Certificates: test.client}},
 			})
 			defer c.Close()

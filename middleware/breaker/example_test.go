@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/breaker"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -29,7 +30,7 @@ func Example() {
 	served := make(chan error)
 	go func() { served <- server.Serve(ctx, l) }()
 
-	client := yodel.NewClient(yodel.Static("shop"), &yodel.ClientOptions{
+	client := yodel.NewClient(discovery.Static("shop"), &yodel.ClientOptions{
 		Transport:          network,
 		EndpointMiddleware: []yodel.EndpointMiddleware{breaker.After(3, 10*time.Second)},
 	})

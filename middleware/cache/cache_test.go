@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
 	"github.com/yodel-rpc/yodel/middleware/cache"
 	"github.com/yodel-rpc/yodel/middleware/fallback"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -404,7 +405,7 @@ func hot(t testing.TB) (*yodel.Client, *yodel.Call) {
 	t.Helper()
 	server := yodeltest.NewServer(t, nil)
 	yodel.Method[[]byte, []byte]("Raw.Get").Handle(server.Server, func(_ context.Context, in *[]byte) (*[]byte, error) { return in, nil })
-	c := yodeltest.NewClient(t, &yodel.ClientOptions{Codec: yodel.Raw, Middleware: []yodel.Middleware{cache.For(time.Hour, "Raw.Get")}}, server)
+	c := yodeltest.NewClient(t, &yodel.ClientOptions{Codec: raw.Codec, Middleware: []yodel.Middleware{cache.For(time.Hour, "Raw.Get")}}, server)
 	in, out := []byte("key"), make([]byte, 0, 10)
 	call := &yodel.Call{Method: "Raw.Get", Args: &in, Reply: &out}
 	if err := c.Do(t.Context(), call); err != nil || string(out) != "key" {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/cache"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -29,7 +30,7 @@ func Example() {
 	go func() { served <- server.Serve(ctx, l) }()
 
 	var kept cache.Contents
-	client := yodel.NewClient(yodel.Static("rates"), &yodel.ClientOptions{
+	client := yodel.NewClient(discovery.Static("rates"), &yodel.ClientOptions{
 		Transport:  network,
 		Middleware: []yodel.Middleware{cache.With(&cache.Options{For: time.Minute, Methods: []string{"Rates.Of"}, Contents: &kept})},
 	})

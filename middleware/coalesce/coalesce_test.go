@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/coalesce"
 	"github.com/yodel-rpc/yodel/middleware/timeout"
@@ -328,7 +329,7 @@ func BenchmarkAlone(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			server := yodeltest.NewServer(b, nil)
 			yodel.Method[[]byte, []byte]("Raw.Get").Handle(server.Server, func(_ context.Context, in *[]byte) (*[]byte, error) { return in, nil })
-			c := yodeltest.NewClient(b, &yodel.ClientOptions{Codec: yodel.Raw, Middleware: []yodel.Middleware{coalesce.Calls(methods...)}}, server)
+			c := yodeltest.NewClient(b, &yodel.ClientOptions{Codec: raw.Codec, Middleware: []yodel.Middleware{coalesce.Calls(methods...)}}, server)
 			in, out := []byte("key"), make([]byte, 0, 10)
 			b.ReportAllocs()
 			for b.Loop() {

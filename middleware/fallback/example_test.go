@@ -7,12 +7,13 @@ import (
 	"fmt"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/fallback"
 )
 
 func Example() {
 	const suggest yodel.Method[string, []string] = "Shop.Suggest"
-	client := yodel.NewClient(yodel.Static(), &yodel.ClientOptions{ // no instance runs
+	client := yodel.NewClient(discovery.Static(), &yodel.ClientOptions{ // no instance runs
 		Middleware: []yodel.Middleware{fallback.To([]string{"bestseller"}, string(suggest))},
 	})
 	defer client.Close()

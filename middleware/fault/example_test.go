@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/fault"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -25,7 +26,7 @@ func Example() {
 	go func() { served <- server.Serve(ctx, l) }()
 
 	var faults fault.Injector
-	client := yodel.NewClient(yodel.Static("shop"), &yodel.ClientOptions{
+	client := yodel.NewClient(discovery.Static("shop"), &yodel.ClientOptions{
 		Transport:          network,
 		EndpointMiddleware: []yodel.EndpointMiddleware{faults.Attempts},
 	})

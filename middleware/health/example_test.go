@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/health"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -28,7 +29,7 @@ func Example() {
 	go func() { served <- server.Serve(ctx, l) }()
 
 	changes := make(chan string, 1)
-	client := yodel.NewClient(yodel.Static("shop"), &yodel.ClientOptions{
+	client := yodel.NewClient(discovery.Static("shop"), &yodel.ClientOptions{
 		Transport: network,
 		EndpointMiddleware: []yodel.EndpointMiddleware{health.Check(&health.Options{
 			Every:    20 * time.Millisecond,

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/hedge"
 )
 
@@ -24,7 +25,7 @@ func alone(tb testing.TB, ms ...yodel.Middleware) func() {
 
 func among(tb testing.TB, addrs []string, ms ...yodel.Middleware) func() {
 	tb.Helper()
-	c := yodel.NewClient(yodel.Static(addrs...), &yodel.ClientOptions{Middleware: append(ms, answer)})
+	c := yodel.NewClient(discovery.Static(addrs...), &yodel.ClientOptions{Middleware: append(ms, answer)})
 	tb.Cleanup(c.Close)
 	call := &yodel.Call{Method: string(work), Idempotent: true}
 	ctx := tb.Context() // one that may end

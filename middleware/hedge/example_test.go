@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/hedge"
 	"github.com/yodel-rpc/yodel/middleware/timeout"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -37,7 +38,7 @@ func Example() {
 		go func() { served <- server.Serve(ctx, l) }()
 	}
 
-	client := yodel.NewClient(yodel.Static("shop-1", "shop-2"), &yodel.ClientOptions{
+	client := yodel.NewClient(discovery.Static("shop-1", "shop-2"), &yodel.ClientOptions{
 		Transport: network,
 		Middleware: []yodel.Middleware{
 			timeout.After(10 * time.Second),

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/hedge"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/middleware/timeout"
@@ -92,7 +93,7 @@ func dial(t *testing.T, network *mem.Network, n int, ms ...yodel.Middleware) *yo
 	for i := range n {
 		addrs = append(addrs, string(rune('a'+i)))
 	}
-	c := yodel.NewClient(yodel.Static(addrs...), &yodel.ClientOptions{Transport: network, Balancer: firstOf, Middleware: ms})
+	c := yodel.NewClient(discovery.Static(addrs...), &yodel.ClientOptions{Transport: network, Balancer: firstOf, Middleware: ms})
 	t.Cleanup(c.Close)
 	return c
 }
@@ -285,9 +286,9 @@ func TestOnlyCallsAreHedgedThatMayBe(t *testing.T) {
 }
 
 // A changing resolver names what it is told.
-type changing chan []yodel.Instance
+type changing chan []discovery.Instance
 
-func (r changing) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+func (r changing) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	for {
 		select {
 		case set := <-r:
@@ -310,9 +311,9 @@ func TestASecondEndpointMayComeAndGo(t *testing.T) {
 			Transport: network, Balancer: firstOf, Middleware: []yodel.Middleware{hedge.After(20 * time.Millisecond)},
 		})
 		defer c.Close()
-		one, both := []yodel.Instance{{Addr: "a"}}, []yodel.Instance{{Addr: "a"}, {Addr: "b"}}
+		one, both := []discovery.Instance{{Addr: "a"}}, []discovery.Instance{{Addr: "a"}, {Addr: "b"}}
 		for i, test := range []struct {
-			before, during []yodel.Instance
+			before, during []discovery.Instance
 			want           int32 // executions
 		}{{one, nil, 1}, {both, nil, 2}, {one, nil, 1}, {both, one, 1}, {one, both, 1}, {both, nil, 2}} {
 			for _, s := range servers {
@@ -358,7 +359,7 @@ func TestTheSecondAttemptWaitsForAnotherEndpoint(t *testing.T) {
 	t.Attr("rerun", "never")
 	synctest.Test(t, func(t *testing.T) {
 		network, servers := serve(t, reply{10 * time.Second, nil}, reply{0, nil})
-		c := yodel.NewClient(yodel.Static("a", "b"), &yodel.ClientOptions{
+		c := yodel.NewClient(discovery.Static("a", "b"), &yodel.ClientOptions{
 			Transport: slowTo{network, "b", 100 * time.Millisecond}, Middleware: []yodel.Middleware{hedge.After(20 * time.Millisecond)},
 		})
 		defer c.Close()
@@ -660,7 +661,7 @@ func TestWhoIsSlowIsSeenInTime(t *testing.T) {
 				}
 			}
 		}
-		c := yodel.NewClient(yodel.Static("a", "b"), &yodel.ClientOptions{Middleware: []yodel.Middleware{
+		c := yodel.NewClient(discovery.Static("a", "b"), &yodel.ClientOptions{Middleware: []yodel.Middleware{
 			hedge.With(&hedge.Options{After: after, Share: 1}), bottom,
 		}})
 		defer c.Close()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/criticality"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/limit"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -35,7 +36,7 @@ func Example() {
 	served := make(chan error)
 	go func() { served <- server.Serve(ctx, l) }()
 
-	client := yodel.NewClient(yodel.Static("reports"), &yodel.ClientOptions{Transport: network})
+	client := yodel.NewClient(discovery.Static("reports"), &yodel.ClientOptions{Transport: network})
 	var report string
 	var first sync.WaitGroup
 	first.Go(func() { client.Call(ctx, "Report.Make", yodel.Values{2025}, yodel.Values{&report}) })
@@ -80,7 +81,7 @@ func ExamplePerEndpoint() {
 		go func() { served <- server.Serve(ctx, l) }()
 	}
 
-	client := yodel.NewClient(yodel.Static("slow", "quick"), &yodel.ClientOptions{
+	client := yodel.NewClient(discovery.Static("slow", "quick"), &yodel.ClientOptions{
 		Transport: network, Balancer: retry.Any, // the first, as long as it is well
 		Middleware:         []yodel.Middleware{retry.Times(2)},
 		EndpointMiddleware: []yodel.EndpointMiddleware{limit.PerEndpoint(&limit.Options{Limit: 1, Queue: -1})},

@@ -17,6 +17,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/criticality"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/limit"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -624,7 +625,7 @@ func TestTimesWithoutEnd(t *testing.T) {
 func TestPerMethodMayChange(t *testing.T) {
 	for range 1000 {
 		var chains [2]yodel.Handler
-		c := yodel.NewClient(yodel.Static("nobody"), &yodel.ClientOptions{Middleware: []yodel.Middleware{func(yodel.Handler) yodel.Handler {
+		c := yodel.NewClient(discovery.Static("nobody"), &yodel.ClientOptions{Middleware: []yodel.Middleware{func(yodel.Handler) yodel.Handler {
 			pass := func(context.Context, *yodel.Call) error { return nil }
 			for i := range chains {
 				chains[i] = limit.With(&limit.Options{Limit: 1000, Name: "the one", PerMethod: i == 0})(pass)

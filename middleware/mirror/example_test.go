@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/mirror"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -28,8 +29,8 @@ func Example() {
 	}
 
 	differs := make(chan string)
-	next := yodel.NewClient(yodel.Static("v2"), &yodel.ClientOptions{Transport: network})
-	client := yodel.NewClient(yodel.Static("v1"), &yodel.ClientOptions{
+	next := yodel.NewClient(discovery.Static("v2"), &yodel.ClientOptions{Transport: network})
+	client := yodel.NewClient(discovery.Static("v1"), &yodel.ClientOptions{
 		Transport: network,
 		Middleware: []yodel.Middleware{mirror.To(next, &mirror.Options{
 			Compare: func(method string, original, mirrored *mirror.Outcome) {

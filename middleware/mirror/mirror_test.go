@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
 	"github.com/yodel-rpc/yodel/criticality"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/mirror"
@@ -316,7 +317,7 @@ func TestAPanicLeavesTheRoom(t *testing.T) {
 	for range 20 {
 		func() {
 			defer func() { _ = recover() }()
-			_ = h(t.Context(), &yodel.Call{Method: string(place), Args: []byte("ten bytes."), Codec: yodel.Raw})
+			_ = h(t.Context(), &yodel.Call{Method: string(place), Args: []byte("ten bytes."), Codec: raw.Codec})
 		}()
 	}
 	if n := stats.Dropped.Load(); n != 0 {

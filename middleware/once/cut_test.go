@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/once"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 )
@@ -45,7 +46,7 @@ func TestEachCallIsExecutedOnceWhateverBecomesOfItsConnection(t *testing.T) {
 		addrs = append(addrs, l.Addr().String())
 		go func() { served <- s.Serve(ctx, l) }()
 	}
-	c := yodel.NewClient(yodel.Static(addrs...), &yodel.ClientOptions{
+	c := yodel.NewClient(discovery.Static(addrs...), &yodel.ClientOptions{
 		Logger:     slog.New(slog.DiscardHandler),
 		Middleware: []yodel.Middleware{once.Keys(), retry.With(&retry.Options{Times: 100, MaxBackoff: 200 * time.Millisecond, Share: 1})},
 	})

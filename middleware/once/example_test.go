@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/once"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -25,7 +26,7 @@ func Example() {
 	served := make(chan error)
 	go func() { served <- server.Serve(ctx, l) }()
 
-	client := yodel.NewClient(yodel.Static("bank"), &yodel.ClientOptions{Transport: network})
+	client := yodel.NewClient(discovery.Static("bank"), &yodel.ClientOptions{Transport: network})
 	withdraw := func(amount int, key string) {
 		var left int
 		err := client.Do(ctx, &yodel.Call{

@@ -139,9 +139,16 @@ type Store interface {
 	Drop(ctx context.Context, key, owner string) error
 }
 
+// A KeyMemory remembers the outcomes of calls that have an idempotency key: see
+// yodel.ServerOptions.Keys.
+type KeyMemory interface {
+	Guard(next yodel.Handler) yodel.Handler
+	Scope() (name string, keep time.Duration)
+}
+
 // With returns a memory of keys for yodel.ServerOptions.Keys. Nil means the default Options.
 // Servers of one process that use the same KeyMemory share it.
-func With(o *Options) yodel.KeyMemory {
+func With(o *Options) KeyMemory {
 	g := &guard{}
 	if o != nil {
 		g.Options = *o
@@ -162,7 +169,7 @@ func With(o *Options) yodel.KeyMemory {
 	return g
 }
 
-// Guard implements yodel.KeyMemory.
+// Guard implements KeyMemory.
 func (g *guard) Guard(next yodel.Handler) yodel.Handler {
 	for _, m := range slices.Backward(g.Inner) {
 		next = m(next)

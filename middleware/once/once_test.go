@@ -50,7 +50,7 @@ func newCounter(t *testing.T, o *once.Options, f func(ctx context.Context, in st
 	return newCounterOf(t, once.With(o), f, above...)
 }
 
-func newCounterOf(t *testing.T, memory yodel.KeyMemory, f func(ctx context.Context, in string) error, above ...yodel.Middleware) *counter {
+func newCounterOf(t *testing.T, memory once.KeyMemory, f func(ctx context.Context, in string) error, above ...yodel.Middleware) *counter {
 	t.Helper()
 	c := &counter{T: t}
 	c.server = yodeltest.NewServer(t, &yodel.ServerOptions{

@@ -23,7 +23,7 @@ type scope struct {
 // askAgain is the pause before a store that did not answer is asked again.
 const askAgain = time.Second
 
-// Scope implements yodel.KeyMemory. The first call waits for the store, up to Options.Timeout. If
+// Scope implements KeyMemory. The first call waits for the store, up to Options.Timeout. If
 // the store does not answer, a later call asks it again in the background. The store is asked even
 // if the program names it, because it then begins to notice the loss of keys.
 func (g *guard) Scope() (name string, keep time.Duration) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/outlier"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -37,7 +38,7 @@ func Example() {
 	}
 
 	ejected := make(chan string, 1)
-	client := yodel.NewClient(yodel.Static(addrs...), &yodel.ClientOptions{
+	client := yodel.NewClient(discovery.Static(addrs...), &yodel.ClientOptions{
 		Transport: network,
 		EndpointMiddleware: []yodel.EndpointMiddleware{outlier.Eject(&outlier.Options{
 			OnEject: func(ep *yodel.Endpoint, why string, _ time.Duration) { ejected <- ep.Addr() + ": " + why },

@@ -14,6 +14,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/balance"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/outlier"
 	"github.com/yodel-rpc/yodel/transport/mem"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -126,7 +127,7 @@ func newFleet(t *testing.T, n int, o *outlier.Options, c *yodel.ClientOptions) *
 	}
 	opts.Transport = network
 	opts.EndpointMiddleware = append(opts.EndpointMiddleware, outlier.Eject(&p))
-	f.client = yodel.NewClient(yodel.Static(addrs...), &opts)
+	f.client = yodel.NewClient(discovery.Static(addrs...), &opts)
 	t.Cleanup(f.client.Close)
 	return f
 }

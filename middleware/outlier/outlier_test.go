@@ -19,6 +19,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/balance"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/outlier"
 )
 
@@ -30,7 +31,7 @@ func stub(t testing.TB, n int, o *outlier.Options, answer func(ctx context.Conte
 	for i := range n {
 		addrs = append(addrs, fmt.Sprint(i))
 	}
-	c := yodel.NewClient(yodel.Static(addrs...), &yodel.ClientOptions{
+	c := yodel.NewClient(discovery.Static(addrs...), &yodel.ClientOptions{
 		Balancer: balance.Random,
 		EndpointMiddleware: []yodel.EndpointMiddleware{eject(o), func(ep *yodel.Endpoint, _ yodel.Handler) yodel.Handler {
 			i := slices.Index(addrs, ep.Addr())
@@ -375,7 +376,7 @@ func TestPanic(t *testing.T) {
 func TestPanicOfTheBalancer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int32
-		c := yodel.NewClient(yodel.Static("a", "b", "c"), &yodel.ClientOptions{
+		c := yodel.NewClient(discovery.Static("a", "b", "c"), &yodel.ClientOptions{
 			Balancer: balance.Panic(0.9, balance.Random),
 			EndpointMiddleware: []yodel.EndpointMiddleware{eject(nil), func(ep *yodel.Endpoint, _ yodel.Handler) yodel.Handler {
 				return func(_ context.Context, call *yodel.Call) error {
@@ -406,7 +407,7 @@ func TestStateOutlivesTheChain(t *testing.T) {
 				ejections++
 			}
 		}}
-		c := yodel.NewClient(yodel.Static("a", "b", "c"), &yodel.ClientOptions{
+		c := yodel.NewClient(discovery.Static("a", "b", "c"), &yodel.ClientOptions{
 			EndpointMiddleware: []yodel.EndpointMiddleware{func(ep *yodel.Endpoint, _ yodel.Handler) yodel.Handler {
 				below := func(_ context.Context, call *yodel.Call) error {
 					if ep.Addr() == "a" && call.Method == string(work) {
@@ -537,7 +538,7 @@ func TestNothingRunsWithoutCalls(t *testing.T) {
 // An endpoint leaves that the sweeps run on, and another one that is ejected.
 func TestEndpointsComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sets := make(chan []yodel.Instance)
+		sets := make(chan []discovery.Instance)
 		c := yodel.NewClient(resolver(sets), &yodel.ClientOptions{
 			EndpointMiddleware: []yodel.EndpointMiddleware{eject(nil), func(ep *yodel.Endpoint, _ yodel.Handler) yodel.Handler {
 				return func(_ context.Context, call *yodel.Call) error {
@@ -551,11 +552,11 @@ func TestEndpointsComeAndGo(t *testing.T) {
 		defer c.Close()
 		r := rand.New(rand.NewPCG(15, 15))
 		for round := range 6 {
-			var set []yodel.Instance
+			var set []discovery.Instance
 			for i := range 5 {
-				set = append(set, yodel.Instance{Addr: fmt.Sprint("good", (round*3+i)%11)})
+				set = append(set, discovery.Instance{Addr: fmt.Sprint("good", (round*3+i)%11)})
 			}
-			set = append(set, yodel.Instance{Addr: fmt.Sprint("bad", round/2)})
+			set = append(set, discovery.Instance{Addr: fmt.Sprint("bad", round/2)})
 			sets <- set
 			synctest.Wait()
 			load(r, c, 200, 2*time.Second)
@@ -568,9 +569,9 @@ func TestEndpointsComeAndGo(t *testing.T) {
 	})
 }
 
-type resolver chan []yodel.Instance
+type resolver chan []discovery.Instance
 
-func (r resolver) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+func (r resolver) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	for {
 		select {
 		case set := <-r:
@@ -737,7 +738,7 @@ func BenchmarkSuccess(b *testing.B) {
 	}
 	b.Run("with", func(b *testing.B) { run(b, stub(b, 2, nil, answer)) })
 	b.Run("without", func(b *testing.B) {
-		c := yodel.NewClient(yodel.Static("a", "b"), &yodel.ClientOptions{
+		c := yodel.NewClient(discovery.Static("a", "b"), &yodel.ClientOptions{
 			Balancer: balance.Random,
 			EndpointMiddleware: []yodel.EndpointMiddleware{func(*yodel.Endpoint, yodel.Handler) yodel.Handler {
 				return func(context.Context, *yodel.Call) error { return nil }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/protovalidate"
 	"github.com/yodel-rpc/yodel/middleware/protovalidate/internal/testpb"
 	"github.com/yodel-rpc/yodel/middleware/validate"
@@ -31,7 +32,7 @@ func Example() {
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error)
 	go func() { served <- server.Serve(ctx, l) }()
-	client := yodel.NewClient(yodel.Static("club"), &yodel.ClientOptions{Transport: network, Codec: protobuf.Codec})
+	client := yodel.NewClient(discovery.Static("club"), &yodel.ClientOptions{Transport: network, Codec: protobuf.Codec})
 
 	_, err = signUp.Call(ctx, client, &testpb.Signup{Email: "nobody"})
 	for _, broken := range validate.Of(err) {

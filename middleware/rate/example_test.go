@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/rate"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -29,7 +30,7 @@ func Example() {
 	served := make(chan error)
 	go func() { served <- server.Serve(ctx, l) }()
 
-	client := yodel.NewClient(yodel.Static("shop"), &yodel.ClientOptions{Transport: network})
+	client := yodel.NewClient(discovery.Static("shop"), &yodel.ClientOptions{Transport: network})
 	buy := func(tenant string) {
 		var bought string
 		err := client.Do(ctx, &yodel.Call{Method: "Shop.Buy", Args: yodel.Values{"pear"}, Reply: yodel.Values{&bought}, Tenant: tenant})
@@ -67,7 +68,7 @@ func ExamplePerEndpoint() {
 		go func() { served <- server.Serve(ctx, l) }()
 	}
 
-	client := yodel.NewClient(yodel.Static("a", "b"), &yodel.ClientOptions{
+	client := yodel.NewClient(discovery.Static("a", "b"), &yodel.ClientOptions{
 		Transport: network, Balancer: retry.Any, // the first, as long as it is well
 		Middleware:         []yodel.Middleware{retry.Times(2)},
 		EndpointMiddleware: []yodel.EndpointMiddleware{rate.PerEndpoint(&rate.Limit{PerSecond: 0.5, Burst: 2})},

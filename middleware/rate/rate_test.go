@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/rate"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -501,7 +502,7 @@ func BenchmarkPass(b *testing.B) {
 func TestANamedLimitMayChangeItsKeys(t *testing.T) {
 	for _, by := range [][2]func(context.Context, *yodel.Call) rate.Key{{rate.Tenant, nil}, {nil, rate.Tenant}} {
 		var chains [2]yodel.Handler
-		c := yodel.NewClient(yodel.Static("nobody"), &yodel.ClientOptions{Middleware: []yodel.Middleware{func(yodel.Handler) yodel.Handler {
+		c := yodel.NewClient(discovery.Static("nobody"), &yodel.ClientOptions{Middleware: []yodel.Middleware{func(yodel.Handler) yodel.Handler {
 			for i, by := range by {
 				chains[i] = rate.With(&rate.Limit{Name: "all", PerSecond: 1, Burst: 1, By: by})(pass)
 			}

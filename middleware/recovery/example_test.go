@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/recovery"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -31,7 +32,7 @@ func Example() {
 	served := make(chan error)
 	go func() { served <- server.Serve(ctx, l) }()
 
-	client := yodel.NewClient(yodel.Static("arith"), &yodel.ClientOptions{Transport: network})
+	client := yodel.NewClient(discovery.Static("arith"), &yodel.ClientOptions{Transport: network})
 	var quotient int
 	fmt.Println(client.Call(ctx, "Arith.Div", yodel.Values{1, 0}, yodel.Values{&quotient}))
 

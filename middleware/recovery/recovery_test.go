@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/recovery"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -37,7 +38,7 @@ func dial(t *testing.T, so *yodel.ServerOptions, co *yodel.ClientOptions) *yodel
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx, l) }()
 	co.Transport = network
-	c := yodel.NewClient(yodel.Static("server"), co)
+	c := yodel.NewClient(discovery.Static("server"), co)
 	t.Cleanup(func() {
 		c.Close()
 		cancel()

@@ -14,7 +14,7 @@
 // so that Redis Cluster can divide the keys.
 //
 //	yodel:rate:KEY   when the bucket will be full again, in microseconds; as in package rate. It expires when the bucket is full
-//	yodel:memory:{N}   a hash: name, which servers tell their clients (see yodel.KeyMemory); run, the run of Redis, and since, when it began to store keys
+//	yodel:memory:{N}   a hash: name, which servers tell their clients (see once.KeyMemory); run, the run of Redis, and since, when it began to store keys
 //	yodel:once:{N}:KEY   a hash: v, the value; o, its owner; until there is an outcome e, when the lease ends, and k, how long to keep it, in milliseconds
 //
 // A restart, a fail-over to a replica, or FLUSHALL loses keys. Retries and hedges of calls that

@@ -21,6 +21,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/conformance/keys"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/middleware/once"
 	"github.com/yodel-rpc/yodel/middleware/once/oncetest"
@@ -229,7 +230,7 @@ func TestServersAreKilled(t *testing.T) {
 	for _, s := range servers {
 		addrs = append(addrs, s.Addr)
 	}
-	c := yodel.NewClient(yodel.Static(addrs...), &yodel.ClientOptions{
+	c := yodel.NewClient(discovery.Static(addrs...), &yodel.ClientOptions{
 		Logger: slog.New(slog.DiscardHandler), Timeout: 20 * time.Second,
 		Middleware: []yodel.Middleware{once.Keys(), retry.With(&retry.Options{Times: 50, Share: 1})},
 	})
@@ -362,7 +363,7 @@ func TestNoKeyIsExecutedTwiceWithRedis(t *testing.T) {
 	t.Attr("rerun", "never")
 	addr := realserver.Redis(t).Addr
 	seed := rand.Uint64()
-	kind := keys.Kind{Name: "redis", Repeats: true, Memory: func() (yodel.KeyMemory, func()) {
+	kind := keys.Kind{Name: "redis", Repeats: true, Memory: func() (once.KeyMemory, func()) {
 		store := redis.New(addr, nil)
 		t.Cleanup(func() { store.Close() })
 		o := &once.Options{Store: store, Lease: 100 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
@@ -402,7 +403,7 @@ func TestRedisLosesItsData(t *testing.T) {
 				}
 				return in, nil
 			}
-			c := yodel.NewClient(yodel.Static(serveKeys(t, o, method), serveKeys(t, o, method)), &yodel.ClientOptions{
+			c := yodel.NewClient(discovery.Static(serveKeys(t, o, method), serveKeys(t, o, method)), &yodel.ClientOptions{
 				Logger: o.Logger, Middleware: []yodel.Middleware{retry.With(&retry.Options{Times: 5, MaxBackoff: time.Millisecond, Share: 1})},
 			})
 			defer c.Close()

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/transport/mem"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -256,7 +257,7 @@ func TestSameReconnects(t *testing.T) {
 		network := mem.New()
 		var elsewhere atomic.Int32
 		serve(t, network, "b", nil, func(context.Context) error { elsewhere.Add(1); return nil })
-		c := yodel.NewClient(yodel.Static("a", "b"), &yodel.ClientOptions{
+		c := yodel.NewClient(discovery.Static("a", "b"), &yodel.ClientOptions{
 			Transport: network, Balancer: firstOf, Middleware: []yodel.Middleware{retry.Same(8)},
 		})
 		defer c.Close()
@@ -297,7 +298,7 @@ func TestAnyTakesTheFirstThatIsHealthy(t *testing.T) {
 				}
 			}
 		}
-		c := yodel.NewClient(yodel.Static("a", "b", "c"), &yodel.ClientOptions{Transport: network, Balancer: retry.Any})
+		c := yodel.NewClient(discovery.Static("a", "b", "c"), &yodel.ClientOptions{Transport: network, Balancer: retry.Any})
 		defer c.Close()
 		call := func(want string) {
 			t.Helper()
@@ -396,13 +397,13 @@ func TestAnyComesBackToOneThatIsNotConnected(t *testing.T) {
 // A roll is a resolver that is told which addresses there are.
 type roll chan []string
 
-func (r roll) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+func (r roll) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	for {
 		select {
 		case addrs := <-r:
-			var all []yodel.Instance
+			var all []discovery.Instance
 			for _, addr := range addrs {
-				all = append(all, yodel.Instance{Addr: addr})
+				all = append(all, discovery.Instance{Addr: addr})
 			}
 			update(all)
 		case <-ctx.Done():

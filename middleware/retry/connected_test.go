@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -68,7 +69,7 @@ func TestCallsWaitUntilAnInstanceIsKnown(t *testing.T) {
 			}
 		}()
 		time.Sleep(time.Minute)
-		s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{registry}})
+		s := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{registry}})
 		work.Handle(s, func(context.Context, *struct{}) (*struct{}, error) { return nil, nil })
 		count.Handle(s, func(_ context.Context, n *int, send yodel.Send[int]) error { return send(n) })
 		run(t, network, "a", s)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -29,7 +30,7 @@ func TestAClientsSuccessAllocatesNothing(t *testing.T) {
 func BenchmarkMiddleware(b *testing.B) {
 	for name, ms := range map[string][]yodel.Middleware{"none": nil, "failover": {retry.Times(3)}, "failback": {retry.Later(nil)}} {
 		b.Run(name, func(b *testing.B) {
-			c := yodel.NewClient(yodel.Static(), &yodel.ClientOptions{Middleware: append(ms, answer(func(*yodel.Call) error { return nil }))})
+			c := yodel.NewClient(discovery.Static(), &yodel.ClientOptions{Middleware: append(ms, answer(func(*yodel.Call) error { return nil }))})
 			defer c.Close()
 			call := idempotent()
 			b.ReportAllocs()
@@ -43,7 +44,7 @@ func BenchmarkMiddleware(b *testing.B) {
 }
 
 func connect(addr string, ms []yodel.Middleware) *yodel.Client {
-	return yodel.NewClient(yodel.Static(addr), &yodel.ClientOptions{Middleware: ms})
+	return yodel.NewClient(discovery.Static(addr), &yodel.ClientOptions{Middleware: ms})
 }
 
 // A whole call, on loopback: what the budget of the tree adds to the request counts as well.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/middleware/timeout"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -39,7 +40,7 @@ func Example() {
 		go func() { served <- server.Serve(ctx, l) }()
 	}
 
-	client := yodel.NewClient(yodel.Static("shop-1", "shop-2"), &yodel.ClientOptions{
+	client := yodel.NewClient(discovery.Static("shop-1", "shop-2"), &yodel.ClientOptions{
 		Transport: network,
 		Middleware: []yodel.Middleware{
 			timeout.After(10 * time.Second), // for all attempts together
@@ -62,7 +63,7 @@ func Example() {
 func ExampleLater() {
 	const Visited yodel.Method[string, struct{}] = "Log.Visited"
 	network := mem.New()
-	client := yodel.NewClient(yodel.Static("log"), &yodel.ClientOptions{
+	client := yodel.NewClient(discovery.Static("log"), &yodel.ClientOptions{
 		Transport: network,
 		Middleware: []yodel.Middleware{
 			retry.Later(&retry.LaterOptions{
@@ -100,7 +101,7 @@ func ExampleLater() {
 
 // All calls go to the first instance while it is there, and to the standby otherwise.
 func ExampleAny() {
-	client := yodel.NewClient(yodel.Static("primary:8972", "standby:8972"), &yodel.ClientOptions{Balancer: retry.Any})
+	client := yodel.NewClient(discovery.Static("primary:8972", "standby:8972"), &yodel.ClientOptions{Balancer: retry.Any})
 	defer client.Close()
 	fmt.Println(client.Endpoints()[0].Addr())
 	// Output:

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/middleware/retry"
@@ -55,7 +56,7 @@ func run(t *testing.T, network *mem.Network, addr string, s *yodel.Server) {
 // dial returns a client for the length of the test.
 func dial(t *testing.T, network *mem.Network, addrs []string, ms ...yodel.Middleware) *yodel.Client {
 	t.Helper()
-	c := yodel.NewClient(yodel.Static(addrs...), &yodel.ClientOptions{Transport: network, Middleware: ms})
+	c := yodel.NewClient(discovery.Static(addrs...), &yodel.ClientOptions{Transport: network, Middleware: ms})
 	t.Cleanup(c.Close)
 	return c
 }
@@ -159,7 +160,7 @@ func TestRetrySkipsTriedEndpoints(t *testing.T) {
 				return yodel.Errorf(yodel.Unavailable, "%s is tired", addr)
 			})
 		}
-		c := yodel.NewClient(yodel.Static(addrs...), &yodel.ClientOptions{
+		c := yodel.NewClient(discovery.Static(addrs...), &yodel.ClientOptions{
 			Transport: network, Balancer: firstOf, Middleware: []yodel.Middleware{retry.Times(3)},
 		})
 		defer c.Close()

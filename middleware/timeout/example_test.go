@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/timeout"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -31,7 +32,7 @@ func Example() {
 	served := make(chan error)
 	go func() { served <- server.Serve(ctx, l) }()
 
-	client := yodel.NewClient(yodel.Static("reports"), &yodel.ClientOptions{
+	client := yodel.NewClient(discovery.Static("reports"), &yodel.ClientOptions{
 		Transport:  network,
 		Middleware: []yodel.Middleware{timeout.After(20 * time.Millisecond)},
 	})

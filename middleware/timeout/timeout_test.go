@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/timeout"
 	"github.com/yodel-rpc/yodel/transport/mem"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -33,7 +34,7 @@ func dial(t *testing.T, o *yodel.ServerOptions, f func(ctx context.Context) erro
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx, l) }()
-	c := yodel.NewClient(yodel.Static("server"), &yodel.ClientOptions{Transport: network})
+	c := yodel.NewClient(discovery.Static("server"), &yodel.ClientOptions{Transport: network})
 	t.Cleanup(func() {
 		c.Close()
 		cancel()

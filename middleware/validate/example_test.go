@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/validate"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -65,7 +66,7 @@ func Example() {
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error)
 	go func() { served <- server.Serve(ctx, l) }()
-	client := yodel.NewClient(yodel.Static("hotel"), &yodel.ClientOptions{Transport: network})
+	client := yodel.NewClient(discovery.Static("hotel"), &yodel.ClientOptions{Transport: network})
 
 	// region client
 	_, err = Book.Call(ctx, client, &Booking{Guests: []Person{{Age: 30}, {Age: -1}}})

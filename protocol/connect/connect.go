@@ -2,7 +2,7 @@
 
 // Package connect calls servers that speak Connect:
 //
-//	client := yodel.NewClient(yodel.Static("connect://10.0.0.7:8080"), &yodel.ClientOptions{
+//	client := yodel.NewClient(discovery.Static("connect://10.0.0.7:8080"), &yodel.ClientOptions{
 //		Codec: protobuf.Codec,
 //		Wires: []yodel.Wire{connect.Wire(nil)},
 //	})

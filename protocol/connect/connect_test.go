@@ -15,7 +15,10 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/gzip"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/connect"
 	"github.com/yodel-rpc/yodel/protocol/http"
 )
@@ -30,7 +33,7 @@ const (
 func serve(t *testing.T) string {
 	t.Helper()
 	s := yodel.NewServer(&yodel.ServerOptions{
-		Protocols: []yodel.Protocol{http.New(nil)}, Compressors: []yodel.Compressor{gzip.Compressor},
+		Protocols: []yodel.Protocol{http.New(nil)}, Compressors: []compress.Compressor{gzip.Compressor},
 	})
 	double.Handle(s, func(ctx context.Context, n *int) (*int, error) {
 		call := yodel.CallFrom(ctx)
@@ -83,7 +86,7 @@ func TestWire(t *testing.T) {
 	for _, o := range []*connect.Options{nil, {HTTP1: true}, {Get: true}, {HTTP1: true, Get: true}} {
 		w := connect.Wire(o)
 		t.Run(fmt.Sprintf("%s %+v", w.Name(), o), func(t *testing.T) {
-			c := yodel.NewClient(yodel.Static(w.Name()+"://"+addr), &yodel.ClientOptions{Wires: []yodel.Wire{w}, Compressor: gzip.Compressor})
+			c := yodel.NewClient(discovery.Static(w.Name()+"://"+addr), &yodel.ClientOptions{Wires: []yodel.Wire{w}, Compressor: gzip.Compressor})
 			defer c.Close()
 			for i := range 3 {
 				call := &yodel.Call{Metadata: yodel.Metadata{"sent": fmt.Sprint(i)}, Idempotent: true}
@@ -151,7 +154,7 @@ func TestUnsupportedMediaType(t *testing.T) {
 		}))
 		defer server.Close()
 		w := connect.Wire(&connect.Options{HTTP1: true})
-		c := yodel.NewClient(yodel.Static(w.Name()+"://"+server.Listener.Addr().String()), &yodel.ClientOptions{Wires: []yodel.Wire{w}})
+		c := yodel.NewClient(discovery.Static(w.Name()+"://"+server.Listener.Addr().String()), &yodel.ClientOptions{Wires: []yodel.Wire{w}})
 		defer c.Close()
 		err := c.Call(t.Context(), "test.Numbers.Double", new(1), new(int))
 		e, ok := errors.AsType[*yodel.Error](err)
@@ -174,8 +177,8 @@ func TestNothingIsNotDecompressed(t *testing.T) {
 	}))
 	defer server.Close()
 	w := connect.Wire(&connect.Options{HTTP1: true})
-	c := yodel.NewClient(yodel.Static(w.Name()+"://"+server.Listener.Addr().String()), &yodel.ClientOptions{
-		Wires: []yodel.Wire{w}, Codec: yodel.Raw, Compressor: gzip.Compressor,
+	c := yodel.NewClient(discovery.Static(w.Name()+"://"+server.Listener.Addr().String()), &yodel.ClientOptions{
+		Wires: []yodel.Wire{w}, Codec: raw.Codec, Compressor: gzip.Compressor,
 	})
 	defer c.Close()
 	reply := []byte("before")

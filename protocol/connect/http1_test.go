@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/connect"
 	"github.com/yodel-rpc/yodel/protocol/http"
 )
@@ -112,7 +113,7 @@ func TestCanceledCallInHTTP1(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			h := serveHeld(t, yodel.Limits{})
 			w := connect.Wire(&connect.Options{HTTP1: true})
-			c := yodel.NewClient(yodel.Static("connect+http1://"+h.addr), &yodel.ClientOptions{Wires: []yodel.Wire{w}})
+			c := yodel.NewClient(discovery.Static("connect+http1://"+h.addr), &yodel.ClientOptions{Wires: []yodel.Wire{w}})
 			defer c.Close()
 			var all sync.WaitGroup
 			defer all.Wait()
@@ -146,7 +147,7 @@ func TestCanceledCallInHTTP1(t *testing.T) {
 func TestDeadlineWhileHTTP1IsBusy(t *testing.T) {
 	h := serveHeld(t, yodel.Limits{})
 	w := connect.Wire(&connect.Options{HTTP1: true})
-	c := yodel.NewClient(yodel.Static("connect+http1://"+h.addr), &yodel.ClientOptions{Wires: []yodel.Wire{w}})
+	c := yodel.NewClient(discovery.Static("connect+http1://"+h.addr), &yodel.ClientOptions{Wires: []yodel.Wire{w}})
 	defer c.Close()
 	first := make(chan error, 1)
 	go func() { first <- calls["unary"](t.Context(), c) }()
@@ -171,7 +172,7 @@ func TestConnsPerEndpoint(t *testing.T) {
 	for _, http1 := range []bool{true, false} {
 		h := serveHeld(t, yodel.Limits{MaxOpen: 1})
 		w := connect.Wire(&connect.Options{HTTP1: http1})
-		c := yodel.NewClient(yodel.Static(w.Name()+"://"+h.addr), &yodel.ClientOptions{Wires: []yodel.Wire{w}, ConnsPerEndpoint: conns})
+		c := yodel.NewClient(discovery.Static(w.Name()+"://"+h.addr), &yodel.ClientOptions{Wires: []yodel.Wire{w}, ConnsPerEndpoint: conns})
 		var all sync.WaitGroup
 		for range conns {
 			all.Go(func() {

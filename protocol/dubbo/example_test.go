@@ -10,6 +10,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/hessian2"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/dubbo"
 )
 
@@ -57,7 +58,7 @@ func Example() {
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(ctx, l) }()
 
-	client := yodel.NewClient(yodel.Static("dubbo://"+l.Addr().String()), &yodel.ClientOptions{
+	client := yodel.NewClient(discovery.Static("dubbo://"+l.Addr().String()), &yodel.ClientOptions{
 		Codec: hessian2.Codec,
 		Wires: []yodel.Wire{dubbo.Wire(hessian2.Codec, nil)},
 	})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	codec "github.com/yodel-rpc/yodel/codec/hessian2"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 )
 
@@ -31,7 +32,7 @@ func TestMixedFleet(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c := yodel.NewClient(yodel.Static("dubbo://"+servers[0].addr, servers[1].addr), &yodel.ClientOptions{
+	c := yodel.NewClient(discovery.Static("dubbo://"+servers[0].addr, servers[1].addr), &yodel.ClientOptions{
 		Codec: codec.Codec, Wires: []yodel.Wire{Wire(codec.Codec, nil)}, Middleware: []yodel.Middleware{retry.Times(3)}, Timeout: 20 * time.Second,
 	})
 	defer c.Close()

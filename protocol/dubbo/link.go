@@ -12,6 +12,7 @@ import (
 	"strconv"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/hessian"
 	"github.com/yodel-rpc/yodel/protocol/internal/callfields"
 	"github.com/yodel-rpc/yodel/protocol/internal/errortext"
@@ -23,7 +24,7 @@ import (
 type link struct {
 	*pipelined.Link[*reply]
 	wire     *wire
-	instance func() yodel.Instance
+	instance func() discovery.Instance
 	frames   frameReader // for next
 }
 

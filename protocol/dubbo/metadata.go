@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/internal/callfields"
 	"github.com/yodel-rpc/yodel/protocol/internal/httpkeys"
 	"github.com/yodel-rpc/yodel/protocol/internal/linkerror"
@@ -123,7 +124,7 @@ func control(call *yodel.Call, key, value string, now time.Time) bool {
 
 // requestPairs returns the attachments of a request to an instance. It fails if the caller has set
 // a reserved key, or if the result exceeds the limits.
-func requestPairs(ctx context.Context, call *yodel.Call, in yodel.Instance, limits yodel.Limits) ([][2]string, *yodel.Error) {
+func requestPairs(ctx context.Context, call *yodel.Call, in discovery.Instance, limits yodel.Limits) ([][2]string, *yodel.Error) {
 	service, _ := split(call.Method)
 	own := [][2]string{{keyPath, service}, {keyInterface, service}, {keyVersion, in.Version}, {keyGroup, in.Group}}
 	pairs, e := callfields.Request(ctx, call, keys, own, obstacle)

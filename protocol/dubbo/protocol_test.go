@@ -19,6 +19,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	codec "github.com/yodel-rpc/yodel/codec/hessian2"
 	"github.com/yodel-rpc/yodel/conformance/refusing"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/hessian"
 	"github.com/yodel-rpc/yodel/protocol/internal/httpkeys"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
@@ -80,7 +81,7 @@ func (c *testClient) Do(ctx context.Context, call *yodel.Call) error {
 		return err
 	}
 	l := linkOf(yodel.Limits{MaxMetadata: 16 << 10, MaxPairs: 128})
-	pairs, e := requestPairs(ctx, call, yodel.Instance{}, l.Limits)
+	pairs, e := requestPairs(ctx, call, discovery.Instance{}, l.Limits)
 	if e != nil {
 		return e
 	}

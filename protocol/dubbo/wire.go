@@ -23,7 +23,7 @@ type WireOptions struct {
 
 // Wire returns a Wire that calls providers of Dubbo, for ClientOptions.Wires. Its name is "dubbo":
 //
-//	client := yodel.NewClient(yodel.Static("dubbo://10.0.0.7:20880"), &yodel.ClientOptions{
+//	client := yodel.NewClient(discovery.Static("dubbo://10.0.0.7:20880"), &yodel.ClientOptions{
 //		Codec: hessian2.Codec, // of package codec/hessian2
 //		Wires: []yodel.Wire{dubbo.Wire(hessian2.Codec, nil)},
 //	})

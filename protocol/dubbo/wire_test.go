@@ -18,6 +18,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	codec "github.com/yodel-rpc/yodel/codec/hessian2"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/hessian"
 	"github.com/yodel-rpc/yodel/protocol/internal/testserve"
 )
@@ -27,7 +28,7 @@ func calling(t testing.TB, addr string, o *WireOptions, co yodel.ClientOptions) 
 	t.Helper()
 	co.Codec = codec.Codec
 	co.Wires = []yodel.Wire{Wire(co.Codec, o)}
-	c := yodel.NewClient(yodel.Static("dubbo://"+addr), &co)
+	c := yodel.NewClient(discovery.Static("dubbo://"+addr), &co)
 	t.Cleanup(c.Close)
 	return c
 }

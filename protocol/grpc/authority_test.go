@@ -9,14 +9,15 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/grpc"
 )
 
 // A listed resolver has one instance.
-type listed yodel.Instance
+type listed discovery.Instance
 
-func (l listed) Watch(ctx context.Context, update func([]yodel.Instance)) error {
-	update([]yodel.Instance{yodel.Instance(l)})
+func (l listed) Watch(ctx context.Context, update func([]discovery.Instance)) error {
+	update([]discovery.Instance{discovery.Instance(l)})
 	<-ctx.Done()
 	return nil
 }

@@ -2,7 +2,7 @@
 
 // Package grpc calls gRPC servers:
 //
-//	client := yodel.NewClient(yodel.Static("grpc://10.0.0.7:50051", "10.0.0.8:8972"), &yodel.ClientOptions{
+//	client := yodel.NewClient(discovery.Static("grpc://10.0.0.7:50051", "10.0.0.8:8972"), &yodel.ClientOptions{
 //		Codec: protobuf.Codec,
 //		Wires: []yodel.Wire{grpc.Wire},
 //	})

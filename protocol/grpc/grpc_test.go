@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/gzip"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/grpc"
 	"github.com/yodel-rpc/yodel/protocol/http"
 )
@@ -33,7 +35,7 @@ func serve(t *testing.T) string {
 	t.Helper()
 	released := make(chan struct{})
 	s := yodel.NewServer(&yodel.ServerOptions{
-		Protocols: []yodel.Protocol{http.New(nil)}, Compressors: []yodel.Compressor{gzip.Compressor},
+		Protocols: []yodel.Protocol{http.New(nil)}, Compressors: []compress.Compressor{gzip.Compressor},
 	})
 	double.Handle(s, func(ctx context.Context, n *int) (*int, error) {
 		call := yodel.CallFrom(ctx)
@@ -114,7 +116,7 @@ func each(t *testing.T, test func(t *testing.T, c *yodel.Client, http1 bool)) {
 	addr := serve(t)
 	for _, w := range []yodel.Wire{grpc.Wire, grpc.Web, grpc.Web1} {
 		t.Run(w.Name(), func(t *testing.T) {
-			c := yodel.NewClient(yodel.Static(w.Name()+"://"+addr), &yodel.ClientOptions{Wires: []yodel.Wire{w}, Compressor: gzip.Compressor})
+			c := yodel.NewClient(discovery.Static(w.Name()+"://"+addr), &yodel.ClientOptions{Wires: []yodel.Wire{w}, Compressor: gzip.Compressor})
 			defer c.Close()
 			test(t, c, w == grpc.Web1)
 		})

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/grpc"
 	"github.com/yodel-rpc/yodel/protocol/internal/testserve"
 )
@@ -117,7 +118,7 @@ func TestRefusedStreams(t *testing.T) {
 		"too much":               {resetEnhance, false, yodel.ResourceExhausted},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := yodel.NewClient(yodel.Static("grpc://"+answerOnce(t, test.frames, server)), &yodel.ClientOptions{Wires: []yodel.Wire{grpc.Wire}})
+			c := yodel.NewClient(discovery.Static("grpc://"+answerOnce(t, test.frames, server)), &yodel.ClientOptions{Wires: []yodel.Wire{grpc.Wire}})
 			defer c.Close()
 			got, err := double.Call(t.Context(), c, new(21))
 			if test.again && (err != nil || *got != 42) {
@@ -199,7 +200,7 @@ func TestRefusedStreamsBeginAgain(t *testing.T) {
 			},
 		} {
 			t.Run(name+"/"+kind, func(t *testing.T) {
-				c := yodel.NewClient(yodel.Static("grpc://"+answerOnce(t, test.frames, server)), &yodel.ClientOptions{Wires: []yodel.Wire{grpc.Wire}})
+				c := yodel.NewClient(discovery.Static("grpc://"+answerOnce(t, test.frames, server)), &yodel.ClientOptions{Wires: []yodel.Wire{grpc.Wire}})
 				defer c.Close()
 				runs := 0
 				got, err := call(c, &runs)
@@ -220,12 +221,12 @@ func TestRefusedStreamsFail(t *testing.T) {
 	const long yodel.Upload[string, int] = "test.Numbers.Long"
 	first, second := answerOnce(t, resetRefused, ""), answerOnce(t, resetRefused, "")
 	for name, test := range map[string]struct {
-		servers yodel.Resolver
+		servers discovery.Resolver
 		size    int
 		id      string
 	}{
-		"more than is kept": {yodel.Static("grpc://" + first), 65 << 10, "YDL1104"},
-		"no server":         {yodel.Static("grpc://" + second), 10, "YDL1003"},
+		"more than is kept": {discovery.Static("grpc://" + first), 65 << 10, "YDL1104"},
+		"no server":         {discovery.Static("grpc://" + second), 10, "YDL1003"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := yodel.NewClient(test.servers, &yodel.ClientOptions{Wires: []yodel.Wire{grpc.Wire}, DialTimeout: time.Second})
@@ -254,7 +255,7 @@ func TestAPanicInTheCallersFunction(t *testing.T) {
 	for what, leave := range map[string]func(){"panic": func() { panic("a bug") }, "Goexit": runtime.Goexit} {
 		for name, addr := range map[string]string{"": server, "refused": answerOnce(t, resetRefused, server)} {
 			t.Run(what+"/"+name, func(t *testing.T) {
-				c := yodel.NewClient(yodel.Static("grpc://"+addr), &yodel.ClientOptions{Wires: []yodel.Wire{grpc.Wire}})
+				c := yodel.NewClient(discovery.Static("grpc://"+addr), &yodel.ClientOptions{Wires: []yodel.Wire{grpc.Wire}})
 				defer c.Close()
 				gone := make(chan any, 1)
 				go func() {
@@ -313,7 +314,7 @@ func TestALostConnectionEndsAFeed(t *testing.T) {
 		"end within a message": {beganFeed + halfNumber + endOfFeed, yodel.Internal, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := yodel.NewClient(yodel.Static("grpc://"+answerAndClose(t, test.frames)), &yodel.ClientOptions{Wires: []yodel.Wire{grpc.Wire}})
+			c := yodel.NewClient(discovery.Static("grpc://"+answerAndClose(t, test.frames)), &yodel.ClientOptions{Wires: []yodel.Wire{grpc.Wire}})
 			defer c.Close()
 			var failure error
 			for _, err := range count.Call(t.Context(), c, new(int)) {

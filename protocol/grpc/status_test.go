@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/grpc"
 )
 
@@ -37,7 +38,7 @@ func TestStatusOfHTTP(t *testing.T) {
 			server.Config.Protocols.SetUnencryptedHTTP2(true)
 			server.Start()
 			defer server.Close()
-			c := yodel.NewClient(yodel.Static("grpc://"+server.Listener.Addr().String()), &yodel.ClientOptions{Wires: []yodel.Wire{grpc.Wire}})
+			c := yodel.NewClient(discovery.Static("grpc://"+server.Listener.Addr().String()), &yodel.ClientOptions{Wires: []yodel.Wire{grpc.Wire}})
 			defer c.Close()
 			if _, err := double.Call(t.Context(), c, new(21)); yodel.CodeOf(err) != test.code || !strings.Contains(err.Error(), test.text) {
 				t.Errorf("got %v, want %v with %q", err, test.code, test.text)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/protocol/grpc"
 )
@@ -20,7 +21,7 @@ func TestCallersAreCountedByName(t *testing.T) {
 		for _, agent := range []string{"checkout/1.2 go", "stock", "checkout", "curl/8.0"} {
 			s.post(c, "/Test/Echo", `{"text":"a"}`, "User-Agent", agent).is(t, 200, `{"text":"a"}`)
 		}
-		called := yodel.NewClient(yodel.Static("grpc://"+s.addr), &yodel.ClientOptions{Wires: []yodel.Wire{grpc.Wire}, Name: "pricing"})
+		called := yodel.NewClient(discovery.Static("grpc://"+s.addr), &yodel.ClientOptions{Wires: []yodel.Wire{grpc.Wire}, Name: "pricing"})
 		defer called.Close()
 		must(t, called.Call(t.Context(), string(echo), &map[string]string{"text": "a"}, nil))
 		calls := func() map[string]uint64 {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/protocol/http"
 )
@@ -25,7 +26,7 @@ import (
 func newEmbedded(t *testing.T, o yodel.ServerOptions, secure bool) (s *site, c *std.Client) {
 	t.Helper()
 	o.Logger = slog.New(slog.DiscardHandler)
-	o.Compressors = []yodel.Compressor{gzip.Compressor}
+	o.Compressors = []compress.Compressor{gzip.Compressor}
 	s = &site{Server: yodel.NewServer(&o), t: t}
 	s.began, s.ended, s.free = make(chan struct{}, 1000), make(chan error, 1000), make(chan struct{})
 	s.register()

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/protocol/internal/framebody"
 	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
 	"github.com/yodel-rpc/yodel/protocol/internal/metakeys"
@@ -35,7 +37,7 @@ type exchange struct {
 	v          *yodel.Served
 	source     func() *yodel.Error          // reads the request of a unary method or a feed into v.Body, after it has admitted the call
 	rewrite    func([]byte) ([]byte, error) // makes the response of the reply; nil if they are the same
-	compressor yodel.Compressor             // of both directions; nil for none
+	compressor compress.Compressor          // of both directions; nil for none
 	compressed bool                         // the request is compressed
 	uncancel   func() bool
 	reply      []byte
@@ -84,7 +86,7 @@ func (x *exchange) beginMethod(method string, codec yodel.Codec) *yodel.Error {
 // start begins a call without metadata. The caller must call end.
 func (x *exchange) start(method string, codec yodel.Codec) *yodel.Call {
 	x.v = x.session.Begin(method, codec, x.compressor)
-	x.raw = codec == yodel.Raw
+	x.raw = codec == raw.Codec
 	x.v.Caller = httpwire.Caller(x.r.UserAgent()) // a proxy may send the requests of several clients
 	x.uncancel = context.AfterFunc(x.r.Context(), x.v.Cancel)
 	return x.v.Call()

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/protocol/http"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -64,7 +65,7 @@ func FuzzServe(f *testing.F) {
 	network := mem.New()
 	s := &site{t: f, Server: yodel.NewServer(&yodel.ServerOptions{
 		Protocols: []yodel.Protocol{http.New(&http.Options{Origins: []string{"*"}, RPCX: true})}, MaxMemory: 1 << 20, MaxOpen: 4,
-		Compressors: []yodel.Compressor{gzip.Compressor}, CompressAbove: 1, Limits: yodel.Limits{MaxMessage: 4 << 10},
+		Compressors: []compress.Compressor{gzip.Compressor}, CompressAbove: 1, Limits: yodel.Limits{MaxMessage: 4 << 10},
 		Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelError})),
 	})}
 	s.began, s.ended, s.free = make(chan struct{}, 1000), make(chan error, 1000), make(chan struct{})

@@ -16,13 +16,14 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/protocol/http"
 )
 
 // A harmful is a Binding and a Compressor that does harm in one of its methods.
 type harmful struct {
-	yodel.Compressor
+	compress.Compressor
 	at   string
 	harm func()
 }
@@ -88,7 +89,7 @@ func TestUserCodeOfRoutesCannotEndTheConnection(t *testing.T) {
 				h := &harmful{Compressor: gzip.Compressor, at: at, harm: harm}
 				log := new(lockedBuffer)
 				s := newSite(t, &http.Options{Routes: []http.Route{{Method: string(echo), Binding: h}}}, yodel.ServerOptions{
-					Compressors: []yodel.Compressor{h}, Logger: slog.New(slog.NewTextHandler(log, nil)),
+					Compressors: []compress.Compressor{h}, Logger: slog.New(slog.NewTextHandler(log, nil)),
 				})
 				packed, err := gzip.Compressor.Append(nil, []byte(`{"text":"a"}`))
 				must(t, err)

@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/connect"
 	"github.com/yodel-rpc/yodel/protocol/grpc"
 	"github.com/yodel-rpc/yodel/protocol/http"
@@ -130,7 +131,7 @@ const (
 // wired calls with a client of yodel over another protocol.
 func wired(t *testing.T, scheme, addr, kind string, feed bool) (whole string, code yodel.Code) {
 	t.Helper()
-	c := yodel.NewClient(yodel.Static(scheme+"://"+addr), &yodel.ClientOptions{Codec: yodel.JSON, Wires: []yodel.Wire{grpc.Wire, connect.Wire(nil)}})
+	c := yodel.NewClient(discovery.Static(scheme+"://"+addr), &yodel.ClientOptions{Codec: yodel.JSON, Wires: []yodel.Wire{grpc.Wire, connect.Wire(nil)}})
 	defer c.Close()
 	var err error
 	if feed {
@@ -171,7 +172,7 @@ func serveEdge(t *testing.T, p *http.Options, log io.Writer) (s *site, all map[s
 	t.Helper()
 	back := newSite(t, nil, yodel.ServerOptions{})
 	toBack, toNone := yodel.Dial(back.addr), yodel.Dial("127.0.0.1:1")
-	foreign := yodel.NewClient(yodel.Static("grpc://"+back.addr), &yodel.ClientOptions{Codec: yodel.JSON, Wires: []yodel.Wire{grpc.Wire}})
+	foreign := yodel.NewClient(discovery.Static("grpc://"+back.addr), &yodel.ClientOptions{Codec: yodel.JSON, Wires: []yodel.Wire{grpc.Wire}})
 	t.Cleanup(func() { toBack.Close(); foreign.Close(); toNone.Close() })
 	all = failures(toBack, foreign, toNone)
 	s = newSite(t, p, yodel.ServerOptions{Logger: slog.New(slog.NewTextHandler(log, nil))})

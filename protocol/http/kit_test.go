@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/protocol/http"
 	"github.com/yodel-rpc/yodel/protocol/internal/testserve"
@@ -71,7 +72,7 @@ func newSiteOn(t testing.TB, l net.Listener, p *http.Options, o yodel.ServerOpti
 	t.Helper()
 	o.Protocols = []yodel.Protocol{http.New(p)}
 	if o.Compressors == nil {
-		o.Compressors = []yodel.Compressor{gzip.Compressor}
+		o.Compressors = []compress.Compressor{gzip.Compressor}
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -12,13 +12,14 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
 )
 
 // The server uses the memory of large requests and replies again. A handler may keep a request
 // whose codec has messages of bytes, and no call gets a part of another one.
 func TestLargeMessagesStayApart(t *testing.T) {
 	both(t, func(t *testing.T, h2 bool) {
-		s, c := newSite(t, nil, yodel.ServerOptions{Codecs: []yodel.Codec{yodel.JSON, yodel.Raw}}), client(t, h2)
+		s, c := newSite(t, nil, yodel.ServerOptions{Codecs: []yodel.Codec{yodel.JSON, raw.Codec}}), client(t, h2)
 		var mu sync.Mutex
 		kept := make(map[string][]byte)
 		must(t, s.Handle("Test.Keep", func(_ context.Context, in *[]byte) (*[]byte, error) {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/protocol/http"
 )
@@ -130,7 +131,7 @@ func TestCompression(t *testing.T) {
 			}
 		}
 		s.post(c, "/Test/Echo", "x", "Content-Encoding", "lzma").fails(t, 501, yodel.Unimplemented, `"lzma"; it has gzip`)
-		without := newSite(t, nil, yodel.ServerOptions{Compressors: []yodel.Compressor{}})
+		without := newSite(t, nil, yodel.ServerOptions{Compressors: []compress.Compressor{}})
 		without.post(c, "/Test/Echo", "x", "Content-Encoding", "gzip").fails(t, 501, yodel.Unimplemented, `"gzip"; it has none`)
 		s.post(c, "/Test/Echo", "x", "Content-Encoding", "gzip, gzip").fails(t, 501, yodel.Unimplemented, "gzip, gzip")
 	})

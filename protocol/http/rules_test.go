@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
 	"github.com/yodel-rpc/yodel/protocol/http"
 )
 
@@ -145,7 +146,7 @@ func TestMetadataDoesNotSayHowABodyIsEncoded(t *testing.T) {
 // A body without bytes is not compressed, whatever the request says.
 func TestNothingIsNotDecompressed(t *testing.T) {
 	both(t, func(t *testing.T, h2 bool) {
-		s, c := newSite(t, nil, yodel.ServerOptions{Codecs: []yodel.Codec{yodel.Raw}}), client(t, h2)
+		s, c := newSite(t, nil, yodel.ServerOptions{Codecs: []yodel.Codec{raw.Codec}}), client(t, h2)
 		must(t, s.Handle("Test.Bytes", func(_ context.Context, in *[]byte) (*[]byte, error) { return in, nil }))
 		for _, body := range []io.Reader{strings.NewReader(""), chunked{strings.NewReader("")}} {
 			r := s.open(c, "POST", "/Test/Bytes", body, "Content-Type", "application/octet-stream", "Content-Encoding", "gzip")

@@ -7,6 +7,7 @@ import (
 	"reflect"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
 	"github.com/yodel-rpc/yodel/internal/carries"
 )
 
@@ -21,7 +22,7 @@ func (x *exchange) unfit(codec yodel.Codec, name, protocol, json string) *yodel.
 	switch codec {
 	case yodel.JSON:
 		checker = noMessages{}
-	case yodel.Raw:
+	case raw.Codec:
 		checker = nil // the server refuses the call
 	}
 	if codec != nil && (checker == nil || x.v.Positional()) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/http"
 )
 
@@ -115,7 +116,7 @@ func TestMethodsOfConnectionsAreUserCode(t *testing.T) {
 					served := make(chan error, 1)
 					go func() { served <- s.Serve(ctx, &userListener{tcp, userConn{at: at, harm: harm}}) }()
 					for range 2 {
-						c := yodel.NewClient(yodel.Static(tcp.Addr().String()), &yodel.ClientOptions{Logger: slog.New(slog.DiscardHandler)})
+						c := yodel.NewClient(discovery.Static(tcp.Addr().String()), &yodel.ClientOptions{Logger: slog.New(slog.DiscardHandler)})
 						limited, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 						_ = c.Call(limited, "yodel.Ping", nil, nil) // it may fail
 						cancel()

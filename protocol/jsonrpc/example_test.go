@@ -12,6 +12,7 @@ import (
 	std "net/rpc/jsonrpc"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/jsonrpc"
 )
 
@@ -76,7 +77,7 @@ func ExampleWire1() {
 		}
 	}()
 
-	client := yodel.NewClient(yodel.Static("jsonrpc1://"+l.Addr().String()), &yodel.ClientOptions{
+	client := yodel.NewClient(discovery.Static("jsonrpc1://"+l.Addr().String()), &yodel.ClientOptions{
 		Wires: []yodel.Wire{jsonrpc.Wire1(yodel.JSON)},
 	})
 	defer client.Close()

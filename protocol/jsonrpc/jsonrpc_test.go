@@ -92,14 +92,14 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// A raw is a connection on which a test writes what it wants.
-type raw struct {
+// A textConn is a connection on which a test writes what it wants.
+type textConn struct {
 	t testing.TB
 	net.Conn
 	lines *bufio.Scanner
 }
 
-func connect(t testing.TB, addr string) *raw {
+func connect(t testing.TB, addr string) *textConn {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
 	must(t, err)
@@ -107,17 +107,17 @@ func connect(t testing.TB, addr string) *raw {
 	must(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
 	lines := bufio.NewScanner(conn)
 	lines.Buffer(nil, 32<<20)
-	return &raw{t, conn, lines}
+	return &textConn{t, conn, lines}
 }
 
-func (r *raw) send(text string) {
+func (r *textConn) send(text string) {
 	r.t.Helper()
 	_, err := io.WriteString(r, text)
 	must(r.t, err)
 }
 
 // line returns the next line, or "" at the end of the connection.
-func (r *raw) line() string {
+func (r *textConn) line() string {
 	if !r.lines.Scan() {
 		return ""
 	}
@@ -125,7 +125,7 @@ func (r *raw) line() string {
 }
 
 // ask sends a request and returns the reply.
-func (r *raw) ask(request string) string {
+func (r *textConn) ask(request string) string {
 	r.t.Helper()
 	r.send(request)
 	return r.line()

@@ -20,7 +20,7 @@ import (
 // Wire returns a Wire that calls servers of JSON-RPC 2.0 on a stream, for ClientOptions.Wires. Its
 // name is "jsonrpc":
 //
-//	client := yodel.NewClient(yodel.Static("jsonrpc://10.0.0.7:1234", "10.0.0.8:8972"), &yodel.ClientOptions{
+//	client := yodel.NewClient(discovery.Static("jsonrpc://10.0.0.7:1234", "10.0.0.8:8972"), &yodel.ClientOptions{
 //		Wires: []yodel.Wire{jsonrpc.Wire(yodel.JSON)},
 //	})
 //

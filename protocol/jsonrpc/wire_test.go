@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/breaker"
 	"github.com/yodel-rpc/yodel/middleware/hedge"
 	"github.com/yodel-rpc/yodel/middleware/retry"
@@ -54,7 +56,7 @@ func (*Plain) Echo(in string, out *string) error { *out = in; return nil }
 func calling(t testing.TB, o yodel.ClientOptions, addrs ...string) *yodel.Client {
 	t.Helper()
 	o.Wires = append(o.Wires, jsonrpc.Wire(yodel.JSON), jsonrpc.Wire1(yodel.JSON))
-	c := yodel.NewClient(yodel.Static(addrs...), &o)
+	c := yodel.NewClient(discovery.Static(addrs...), &o)
 	t.Cleanup(c.Close)
 	return c
 }
@@ -237,7 +239,7 @@ func TestWireOfABrokenServer(t *testing.T) {
 }
 
 func TestWireNeedsJSON(t *testing.T) {
-	for _, codec := range []yodel.Codec{nil, yodel.Raw} {
+	for _, codec := range []yodel.Codec{nil, raw.Codec} {
 		for _, wire := range []func(yodel.Codec) yodel.Wire{jsonrpc.Wire, jsonrpc.Wire1} {
 			func() {
 				defer func() {

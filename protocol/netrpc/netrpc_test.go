@@ -21,6 +21,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
 	"github.com/yodel-rpc/yodel/conformance/refusing"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/protocol/internal/testserve"
 	"github.com/yodel-rpc/yodel/protocol/netrpc"
@@ -137,7 +138,7 @@ func TestUnchangedClients(t *testing.T) {
 // Yodel's own clients use the same port at the same time.
 func TestBothProtocolsOnOnePort(t *testing.T) {
 	s := serve(t, yodel.ServerOptions{Diagnostics: true})
-	c := yodel.NewClient(yodel.Static(s.addr), &yodel.ClientOptions{Codec: gob.Codec})
+	c := yodel.NewClient(discovery.Static(s.addr), &yodel.ClientOptions{Codec: gob.Codec})
 	defer c.Close()
 	old := dial(t, s.addr)
 	var wg sync.WaitGroup

@@ -23,7 +23,7 @@ import (
 // Wire returns a Wire that calls servers of the standard library's net/rpc, for
 // ClientOptions.Wires. Its name is "netrpc":
 //
-//	client := yodel.NewClient(yodel.Static("netrpc://10.0.0.7:1234", "10.0.0.8:8972"), &yodel.ClientOptions{
+//	client := yodel.NewClient(discovery.Static("netrpc://10.0.0.7:1234", "10.0.0.8:8972"), &yodel.ClientOptions{
 //		Codec: gob.Codec,
 //		Wires: []yodel.Wire{netrpc.Wire(gob.Codec)},
 //	})

@@ -19,6 +19,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	gobcodec "github.com/yodel-rpc/yodel/codec/gob"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/middleware/breaker"
 	"github.com/yodel-rpc/yodel/middleware/hedge"
@@ -70,7 +71,7 @@ func calling(t testing.TB, o yodel.ClientOptions, addrs ...string) *yodel.Client
 	t.Helper()
 	o.Codec = gobcodec.Codec
 	o.Wires = append(o.Wires, netrpc.Wire(gobcodec.Codec), netrpc.WireHTTP(gobcodec.Codec, rpc.DefaultRPCPath))
-	c := yodel.NewClient(yodel.Static(addrs...), &o)
+	c := yodel.NewClient(discovery.Static(addrs...), &o)
 	t.Cleanup(c.Close)
 	return c
 }
@@ -235,7 +236,7 @@ func TestWireWhoseServerDies(t *testing.T) {
 	s := plain(t, "")
 	var mu sync.Mutex
 	var kinds []introspect.ConnEventKind
-	c := calling(t, yodel.ClientOptions{OnConn: func(e yodel.ConnEvent) {
+	c := calling(t, yodel.ClientOptions{OnConn: func(e introspect.ConnEvent) {
 		mu.Lock()
 		defer mu.Unlock()
 		kinds = append(kinds, e.Kind)
@@ -296,7 +297,7 @@ func TestWireHTTP(t *testing.T) {
 	if err = c.Call(t.Context(), "Arith.Multiply", &Args{7, 8}, &product); err != nil || product != 56 {
 		t.Errorf("got %d, %v", product, err)
 	}
-	wrong := yodel.NewClient(yodel.Static("netrpc+http://"+l.Addr().String()), &yodel.ClientOptions{Wires: []yodel.Wire{netrpc.WireHTTP(gobcodec.Codec, "/nothing")}})
+	wrong := yodel.NewClient(discovery.Static("netrpc+http://"+l.Addr().String()), &yodel.ClientOptions{Wires: []yodel.Wire{netrpc.WireHTTP(gobcodec.Codec, "/nothing")}})
 	defer wrong.Close()
 	if err = wrong.Call(t.Context(), "Arith.Multiply", &Args{}, nil); err == nil || !strings.Contains(err.Error(), `answered CONNECT /nothing with "HTTP/1.0 404 Not Found"`) {
 		t.Errorf("got %v", err)
@@ -427,7 +428,7 @@ func ExampleWire() {
 	go server.Accept(l)
 
 	// region wire
-	client := yodel.NewClient(yodel.Static("netrpc://"+l.Addr().String()), &yodel.ClientOptions{Wires: []yodel.Wire{netrpc.Wire(gobcodec.Codec)}})
+	client := yodel.NewClient(discovery.Static("netrpc://"+l.Addr().String()), &yodel.ClientOptions{Wires: []yodel.Wire{netrpc.Wire(gobcodec.Codec)}})
 	defer client.Close()
 	product, err := yodel.Method[Args, int]("Arith.Multiply").Call(context.Background(), client, &Args{A: 7, B: 8})
 	// endregion wire

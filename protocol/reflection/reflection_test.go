@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // A codec is the codec "protobuf". For a client it decodes replies.
@@ -88,7 +89,7 @@ func start(t testing.TB) func(t testing.TB, version, field string, value any) []
 		must(t, <-ended)
 	})
 	replies := new(codec)
-	c := yodel.NewClient(yodel.Static(l.Addr().String()), &yodel.ClientOptions{Codec: replies})
+	c := yodel.NewClient(discovery.Static(l.Addr().String()), &yodel.ClientOptions{Codec: replies})
 	t.Cleanup(c.Close)
 	return func(t testing.TB, version, field string, value any) (answers []*dynamicpb.Message) {
 		d, err := files.own.FindDescriptorByName(protoreflect.FullName("grpc.reflection." + version + ".ServerReflectionResponse"))

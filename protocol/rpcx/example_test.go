@@ -8,6 +8,7 @@ import (
 	"net"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/rpcx"
 )
 
@@ -27,7 +28,7 @@ func Example() {
 	served := make(chan error)
 	go func() { served <- s.Serve(ctx, l) }()
 
-	c := yodel.NewClient(yodel.Static("rpcx://"+l.Addr().String()), &yodel.ClientOptions{
+	c := yodel.NewClient(discovery.Static("rpcx://"+l.Addr().String()), &yodel.ClientOptions{
 		Wires: []yodel.Wire{rpcx.Wire(yodel.JSON)},
 	})
 	reply, err := Double.Call(ctx, c, new(21))

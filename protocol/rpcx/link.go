@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/internal/carries"
 	"github.com/yodel-rpc/yodel/protocol/internal/linkerror"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
@@ -35,7 +36,7 @@ type reply struct {
 // A request is a call that is being sent.
 type request struct {
 	codec      yodel.Codec
-	compressor yodel.Compressor // nil for a request that is not compressed
+	compressor compress.Compressor // nil for a request that is not compressed
 	head       head
 }
 

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/conformance/refusing"
 	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
@@ -133,7 +134,7 @@ func FuzzServe(f *testing.F) {
 		f.Add(unhex(f, golden.hex))
 	}
 	f.Add([]byte("CONNECT /_rpcx_ HTTP/1.0\n\n"))
-	s := serve(f, yodel.ServerOptions{Compressors: []yodel.Compressor{gzip.Compressor}, Limits: yodel.Limits{MaxMessage: 64 << 10}})
+	s := serve(f, yodel.ServerOptions{Compressors: []compress.Compressor{gzip.Compressor}, Limits: yodel.Limits{MaxMessage: 64 << 10}})
 	close(s.arith.release)
 	go func() {
 		for range s.arith.began {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
 )
 
 // pushed reads a message that the server sends without being asked.
@@ -30,7 +31,7 @@ func (l *link) pushed(h *head) error {
 
 // codecOf returns the codec of a pushed message, or nil if the client does not have it.
 func (l *link) codecOf(serialize byte) yodel.Codec {
-	for _, codec := range []yodel.Codec{yodel.Raw, l.wire.codec, yodel.JSON} {
+	for _, codec := range []yodel.Codec{raw.Codec, l.wire.codec, yodel.JSON} {
 		if codec == nil {
 			continue
 		}

@@ -5,11 +5,11 @@
 //
 //	server := yodel.NewServer(&yodel.ServerOptions{
 //		Codecs:      []yodel.Codec{msgpack.Codec, protobuf.Codec},
-//		Compressors: []yodel.Compressor{gzip.Compressor},
+//		Compressors: []compress.Compressor{gzip.Compressor},
 //		Protocols:   []yodel.Protocol{rpcx.Protocol},
 //	})
 //
-//	client := yodel.NewClient(yodel.Static("rpcx://10.0.0.7:8972", "10.0.0.8:8972"), &yodel.ClientOptions{
+//	client := yodel.NewClient(discovery.Static("rpcx://10.0.0.7:8972", "10.0.0.8:8972"), &yodel.ClientOptions{
 //		Wires: []yodel.Wire{rpcx.Wire(msgpack.Codec)},
 //	})
 //
@@ -48,7 +48,7 @@
 // with yodel by WireOptions.Push. The message is encoded with the codec of the call:
 //
 //	peer := yodel.CallFrom(ctx).Peer() // of a handler, or one of Server.Peers
-//	err := peer.Do(ctx, &yodel.Call{Method: "topic.Event", Args: &payload, Codec: yodel.Raw, OneWay: true})
+//	err := peer.Do(ctx, &yodel.Call{Method: "topic.Event", Args: &payload, Codec: raw.Codec, OneWay: true})
 //
 // Server.Peers has a client once its first call has begun. A client that does not receive messages
 // drops them, and the server does not learn that. Other calls of a Peer fail.

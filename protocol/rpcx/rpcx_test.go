@@ -19,6 +19,8 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
+	"github.com/yodel-rpc/yodel/codec/raw"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
 )
@@ -132,7 +134,7 @@ func TestMetadata(t *testing.T) {
 }
 
 func TestCompression(t *testing.T) {
-	s := serve(t, yodel.ServerOptions{Compressors: []yodel.Compressor{gzip.Compressor}, Limits: yodel.Limits{MaxDecompressed: 1 << 20}})
+	s := serve(t, yodel.ServerOptions{Compressors: []compress.Compressor{gzip.Compressor}, Limits: yodel.Limits{MaxDecompressed: 1 << 20}})
 	c := dial(t, s.addr)
 	for _, size := range []int{10, 1023, 1025, 1 << 20} {
 		text := strings.Repeat("a", size)
@@ -330,7 +332,7 @@ func TestServerPush(t *testing.T) {
 	defer cancel()
 	hello := []byte("hello")
 	event := func() *yodel.Call {
-		return &yodel.Call{Method: "topic.evt", Args: &hello, Codec: yodel.Raw, OneWay: true, Metadata: yodel.Metadata{"k": "v"}}
+		return &yodel.Call{Method: "topic.evt", Args: &hello, Codec: raw.Codec, OneWay: true, Metadata: yodel.Metadata{"k": "v"}}
 	}
 	if err := peers[0].Do(ctx, event()); err != nil {
 		t.Fatal(err)
@@ -351,11 +353,11 @@ func TestServerPush(t *testing.T) {
 	}
 	large := make([]byte, 101)
 	for what, call := range map[string]*yodel.Call{
-		"a call with a reply":  {Method: "Event", Args: &hello, Codec: yodel.Raw, Reply: &hello},
-		"an attachment":        {Method: "Event", Args: &hello, Codec: yodel.Raw, OneWay: true, Attachment: hello},
+		"a call with a reply":  {Method: "Event", Args: &hello, Codec: raw.Codec, Reply: &hello},
+		"an attachment":        {Method: "Event", Args: &hello, Codec: raw.Codec, OneWay: true, Attachment: hello},
 		"an unknown codec":     {Method: "Event", Args: &hello, Codec: gob.Codec, OneWay: true},
-		"a reserved key":       {Method: "Event", Args: &hello, Codec: yodel.Raw, OneWay: true, Metadata: yodel.Metadata{rpcxwire.KeyError: "x"}},
-		"too large a message":  {Method: "Event", Args: &large, Codec: yodel.Raw, OneWay: true},
+		"a reserved key":       {Method: "Event", Args: &hello, Codec: raw.Codec, OneWay: true, Metadata: yodel.Metadata{rpcxwire.KeyError: "x"}},
+		"too large a message":  {Method: "Event", Args: &large, Codec: raw.Codec, OneWay: true},
 		"an unencodable value": {Method: "Event", Args: func() {}, OneWay: true},
 	} {
 		if err := peers[0].Do(ctx, call); !yodel.NotProcessed(err) {

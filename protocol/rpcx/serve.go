@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/protocol/internal/framebody"
 	"github.com/yodel-rpc/yodel/protocol/internal/linkerror"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
@@ -175,7 +176,7 @@ func refused(id, format string, args ...any) *yodel.Error {
 
 // compressor returns the compressor of a request, or nil. It reports false for a compress type that
 // has no meaning.
-func (c *conn) compressor(h *head) (_ yodel.Compressor, known bool) {
+func (c *conn) compressor(h *head) (_ compress.Compressor, known bool) {
 	switch h.compressType() {
 	case 0:
 		return nil, true

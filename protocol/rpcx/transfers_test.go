@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // A store is a server that transfers files.
@@ -62,7 +63,7 @@ func serveStore(t *testing.T, o TransferOptions, limits yodel.Limits) *store {
 func TestTransfers(t *testing.T) {
 	s := serveStore(t, TransferOptions{}, yodel.Limits{})
 	overRPCX := calling(t, yodel.ClientOptions{}, s.addr)
-	native := yodel.NewClient(yodel.Static(s.addr), nil)
+	native := yodel.NewClient(discovery.Static(s.addr), nil)
 	defer native.Close()
 	for name, c := range map[string]yodel.Caller{"rpcx": overRPCX, "yodel": native} {
 		t.Run(name, func(t *testing.T) {

@@ -17,8 +17,11 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
+	"github.com/yodel-rpc/yodel/codec/raw"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/flate"
 	"github.com/yodel-rpc/yodel/compress/gzip"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
 	"github.com/yodel-rpc/yodel/protocol/internal/testserve"
 )
@@ -32,14 +35,14 @@ func calling(t testing.TB, o yodel.ClientOptions, addrs ...string) *yodel.Client
 	for i, addr := range addrs {
 		addrs[i] = o.Wires[0].Name() + "://" + addr
 	}
-	c := yodel.NewClient(yodel.Static(addrs...), &o)
+	c := yodel.NewClient(discovery.Static(addrs...), &o)
 	t.Cleanup(c.Close)
 	return c
 }
 
 // A yodel client calls a yodel server over rpcx.
 func TestWire(t *testing.T) {
-	s := serve(t, yodel.ServerOptions{Compressors: []yodel.Compressor{gzip.Compressor}})
+	s := serve(t, yodel.ServerOptions{Compressors: []compress.Compressor{gzip.Compressor}})
 	for name, o := range map[string]yodel.ClientOptions{
 		"plain":   {},
 		"gzip":    {Compressor: gzip.Compressor},
@@ -61,7 +64,7 @@ func TestWire(t *testing.T) {
 			all.Wait()
 			for _, size := range []int{0, 1, 1024, 1025, 1 << 20} {
 				want, got := bytes.Repeat([]byte("ab"), size)[:size], []byte(nil)
-				if err := c.Do(t.Context(), &yodel.Call{Method: "Arith.Echo", Args: &want, Reply: &got, Codec: yodel.Raw}); err != nil || !bytes.Equal(got, want) {
+				if err := c.Do(t.Context(), &yodel.Call{Method: "Arith.Echo", Args: &want, Reply: &got, Codec: raw.Codec}); err != nil || !bytes.Equal(got, want) {
 					t.Errorf("%d bytes: got %d, %v", size, len(got), err)
 				}
 			}
@@ -121,8 +124,8 @@ func TestWireErrors(t *testing.T) {
 		"values":      {&yodel.Call{Method: "Arith.Two", Args: yodel.Values{1, 2}}, yodel.Unimplemented, "", "has no several values", true},
 		"results":     {&yodel.Call{Method: "Arith.Two", Args: 1, Reply: yodel.Values{new(int)}}, yodel.Unimplemented, "", "has no several values", true},
 		"encoding":    {&yodel.Call{Method: "Arith.Mul", Args: func() {}}, yodel.InvalidArgument, "YDL2103", "func()", true},
-		"large":       {&yodel.Call{Method: "Arith.Echo", Args: &large, Codec: yodel.Raw}, yodel.ResourceExhausted, "YDL2201", "1025 bytes", true},
-		"large reply": {&yodel.Call{Method: "Arith.Large", Args: &Args{}, Reply: new([]byte), Codec: yodel.Raw}, yodel.ResourceExhausted, "YDL2202", "this client's limit is 1024", false},
+		"large":       {&yodel.Call{Method: "Arith.Echo", Args: &large, Codec: raw.Codec}, yodel.ResourceExhausted, "YDL2201", "1025 bytes", true},
+		"large reply": {&yodel.Call{Method: "Arith.Large", Args: &Args{}, Reply: new([]byte), Codec: raw.Codec}, yodel.ResourceExhausted, "YDL2202", "this client's limit is 1024", false},
 		"reserved":    {&yodel.Call{Method: "Arith.Mul", Args: &Args{}, Metadata: yodel.Metadata{rpcxwire.KeyError: "x"}}, yodel.InvalidArgument, "YDL2103", rpcxwire.KeyError, true},
 	} {
 		if name == "large reply" {
@@ -149,7 +152,7 @@ func TestWireErrors(t *testing.T) {
 // Messages that are encoded already are in the codec of the call, and not of the Wire.
 func TestWireEncoded(t *testing.T) {
 	s := serve(t, yodel.ServerOptions{})
-	c := calling(t, yodel.ClientOptions{Wires: []yodel.Wire{Wire(yodel.Raw)}}, s.addr)
+	c := calling(t, yodel.ClientOptions{Wires: []yodel.Wire{Wire(raw.Codec)}}, s.addr)
 	got := new(yodel.Encoded)
 	if err := c.Do(t.Context(), &yodel.Call{Method: "Arith.Mul", Args: &yodel.Encoded{Body: []byte(`{"A":2,"B":3}`)}, Reply: got}); err != nil || string(got.Body) != `{"C":6}` {
 		t.Errorf("got %q, %v", got.Body, err)
@@ -418,7 +421,7 @@ func TestLostConnection(t *testing.T) {
 // of rpcx.
 func TestWireCompresses(t *testing.T) {
 	for name, test := range map[string]struct {
-		compressor yodel.Compressor
+		compressor compress.Compressor
 		size       int
 		flags      byte
 	}{
@@ -436,7 +439,7 @@ func TestWireCompresses(t *testing.T) {
 					c.send(head{flags: response, seq: h.seq, path: h.path, method: h.method}, "ok")
 				}
 			})
-			c := calling(t, yodel.ClientOptions{Codec: yodel.Raw, Compressor: test.compressor}, addr)
+			c := calling(t, yodel.ClientOptions{Codec: raw.Codec, Compressor: test.compressor}, addr)
 			args, got := bytes.Repeat([]byte("a"), test.size), []byte(nil)
 			if err := c.Call(t.Context(), "Arith.Echo", &args, &got); err != nil || string(got) != "ok" {
 				t.Errorf("got %q, %v", got, err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	codec "github.com/yodel-rpc/yodel/codec/thrift"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/thrift"
 )
 
@@ -48,7 +49,7 @@ func Example() {
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(ctx, l) }()
 
-	client := yodel.NewClient(yodel.Static("thrift://"+l.Addr().String()), &yodel.ClientOptions{
+	client := yodel.NewClient(discovery.Static("thrift://"+l.Addr().String()), &yodel.ClientOptions{
 		Codec: codec.Codec,
 		Wires: []yodel.Wire{thrift.Wire(codec.Codec, &thrift.WireOptions{
 			Service: "Calculator",

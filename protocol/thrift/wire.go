@@ -49,7 +49,7 @@ type WireOptions struct {
 
 // Wire returns a Wire that calls Thrift servers, for ClientOptions.Wires. Its name is "thrift":
 //
-//	client := yodel.NewClient(yodel.Static("thrift://10.0.0.7:9090"), &yodel.ClientOptions{
+//	client := yodel.NewClient(discovery.Static("thrift://10.0.0.7:9090"), &yodel.ClientOptions{
 //		Codec: thriftcodec.Codec, // of package codec/thrift
 //		Wires: []yodel.Wire{thrift.Wire(thriftcodec.Codec, &thrift.WireOptions{Service: "Arith"})},
 //	})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	codec "github.com/yodel-rpc/yodel/codec/thrift"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/thriftwire"
 	"github.com/yodel-rpc/yodel/protocol/internal/testserve"
 	"github.com/yodel-rpc/yodel/protocol/thrift"
@@ -26,7 +27,7 @@ func calling(t testing.TB, d dialect, addr string, o thrift.WireOptions, co yode
 	o.Unframed = !d.framed
 	co.Codec = codecs[d.format]
 	co.Wires = []yodel.Wire{thrift.Wire(co.Codec, &o)}
-	c := yodel.NewClient(yodel.Static("thrift://"+addr), &co)
+	c := yodel.NewClient(discovery.Static("thrift://"+addr), &co)
 	t.Cleanup(c.Close)
 	return c
 }

@@ -4,7 +4,7 @@
 // Consul's UI, its API and its other clients see them.
 //
 //	r := consul.New("127.0.0.1:8500", nil)
-//	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
+//	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{r}})
 //	c := yodel.NewClient(r.Service("Arith"), nil)
 //
 // A server registers with the Consul agent at that address, which should run on the same machine:
@@ -47,7 +47,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry"
 )
 
@@ -128,8 +128,8 @@ func (r *Registry) Close() error {
 // announced already.
 const leastRead = 200 * time.Millisecond
 
-// Announce implements yodel.Registrar.
-func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
+// Announce implements discovery.Registrar.
+func (r *Registry) Announce(ctx context.Context, service string, in discovery.Instance, ttl time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 	defer cancel()
 	id := identity(service, in.Addr)
@@ -177,8 +177,8 @@ func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instan
 	return nil
 }
 
-// Withdraw implements yodel.Registrar. It leaves the record of another process that has announced
-// itself at addr since.
+// Withdraw implements discovery.Registrar. It leaves the record of another process that has
+// announced itself at addr since.
 func (r *Registry) Withdraw(ctx context.Context, service, addr string) error {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 	defer cancel()

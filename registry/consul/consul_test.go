@@ -22,6 +22,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/conformance/governed"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/internal/unread"
 	"github.com/yodel-rpc/yodel/registry/consul"
@@ -80,7 +81,7 @@ func TestRegistry(t *testing.T) {
 	p := realserver.Between(t, s.Addr)
 	yodeltest.TestRegistry(t, yodeltest.Registry{
 		Registrar: newRegistry(t, p.Addr, nil), Another: newRegistry(t, p.Addr, nil),
-		Service:   func(name string) yodel.Resolver { return newRegistry(t, p.Addr, nil).Service(name) },
+		Service:   func(name string) discovery.Resolver { return newRegistry(t, p.Addr, nil).Service(name) },
 		Late:      4 * time.Second, // an agent notices the end of a ttl up to 2 s later on a busy machine
 		Instances: 300,             // an agent has those of one machine, and writes each to its disk
 		Kill:      s.Kill, Restart: s.Restart, RestartEmpty: s.RestartEmpty, Stop: s.Stop, Continue: s.Continue, Slow: p.Slow,
@@ -101,7 +102,7 @@ func TestAPartition(t *testing.T) {
 	o := &consul.Options{Reconcile: time.Second}
 	yodeltest.TestRegistry(t, yodeltest.Registry{
 		Registrar: newRegistry(t, p.Addr, o),
-		Service:   func(name string) yodel.Resolver { return newRegistry(t, p.Addr, o).Service(name) },
+		Service:   func(name string) discovery.Resolver { return newRegistry(t, p.Addr, o).Service(name) },
 		Late:      4 * time.Second,
 		Instances: 50, Stop: p.Cut, Continue: p.Heal,
 	})
@@ -127,7 +128,7 @@ func TestFiveThousandInstances(t *testing.T) {
 	}
 	told := time.Now()
 	var seen, asked time.Time
-	follow(t, newRegistry(t, s.Addr, nil).Service("Shop"), func(got []yodel.Instance) bool {
+	follow(t, newRegistry(t, s.Addr, nil).Service("Shop"), func(got []discovery.Instance) bool {
 		if len(got) == n && seen.IsZero() {
 			seen = time.Now()
 			tell("delete", 0, 1)
@@ -141,18 +142,18 @@ func TestFiveThousandInstances(t *testing.T) {
 
 func TestTLS(t *testing.T) {
 	p, secure := realserver.Secured(t, realserver.Consul(t).Addr)
-	r, in := newRegistry(t, p.Addr, &consul.Options{TLS: secure}), yodel.Instance{Addr: "10.0.0.1:80"}
+	r, in := newRegistry(t, p.Addr, &consul.Options{TLS: secure}), discovery.Instance{Addr: "10.0.0.1:80"}
 	must(t, r.Announce(t.Context(), "Shop", in, time.Minute))
 	reach(t, r.Service("Shop"), in)
 }
 
 // follow waits for an update that is right.
-func follow(t *testing.T, r yodel.Resolver, right func([]yodel.Instance) bool) {
+func follow(t *testing.T, r discovery.Resolver, right func([]discovery.Instance) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	var last []yodel.Instance
-	err := r.Watch(ctx, func(instances []yodel.Instance) {
+	var last []discovery.Instance
+	err := r.Watch(ctx, func(instances []discovery.Instance) {
 		last = instances
 		if right(instances) {
 			cancel()
@@ -163,9 +164,9 @@ func follow(t *testing.T, r yodel.Resolver, right func([]yodel.Instance) bool) {
 	}
 }
 
-func reach(t *testing.T, r yodel.Resolver, want ...yodel.Instance) {
+func reach(t *testing.T, r discovery.Resolver, want ...discovery.Instance) {
 	t.Helper()
-	follow(t, r, func(got []yodel.Instance) bool {
+	follow(t, r, func(got []discovery.Instance) bool {
 		return len(got) == len(want) && (len(got) == 0 || reflect.DeepEqual(got, want))
 	})
 }
@@ -174,7 +175,7 @@ func TestServicesAreConsuls(t *testing.T) {
 	s := realserver.Consul(t)
 	r := newRegistry(t, s.Addr, nil)
 	for weight := range 3 { // the first and the second one are the same
-		must(t, r.Announce(t.Context(), "Shop", yodel.Instance{
+		must(t, r.Announce(t.Context(), "Shop", discovery.Instance{
 			Addr: "10.0.0.1:8972", Weight: max(weight, 1) * 10, Group: "red", Tags: []string{"canary"},
 			Metadata: yodel.Metadata{"team": "a", "group": "b", "a.b": "c"},
 		}, time.Minute))
@@ -200,13 +201,13 @@ func TestServicesAreConsuls(t *testing.T) {
 	maintenance := func(on string) {
 		request(t, http.MethodPut, s.Addr, "/v1/agent/service/maintenance/Shop@10.0.0.1:8972?enable="+on, "", nil)
 	}
-	number := func(n int) func([]yodel.Instance) bool {
-		return func(got []yodel.Instance) bool { return len(got) == n }
+	number := func(n int) func([]discovery.Instance) bool {
+		return func(got []discovery.Instance) bool { return len(got) == n }
 	}
 	follow(t, r.Service("Shop"), number(1))
 	maintenance("true")
 	follow(t, r.Service("Shop"), number(0))
-	must(t, r.Announce(t.Context(), "Shop", yodel.Instance{Addr: "10.0.0.1:8972", Weight: 20}, time.Minute))
+	must(t, r.Announce(t.Context(), "Shop", discovery.Instance{Addr: "10.0.0.1:8972", Weight: 20}, time.Minute))
 	follow(t, r.Service("Shop"), number(0))
 	maintenance("false")
 	follow(t, r.Service("Shop"), number(1))
@@ -228,12 +229,12 @@ func TestServicesOfOthers(t *testing.T) {
 	// critical until it is passed
 	register(`{"ID": "4", "Name": "Shop", "Address": "10.0.0.4", "Port": 80, "Check": {"TTL": "1m"}}`)
 	register(`{"ID": "5", "Name": "shop", "Address": "10.0.0.5", "Port": 80}`)
-	reach(t, r.Service("Shop"), yodel.Instance{
+	reach(t, r.Service("Shop"), discovery.Instance{
 		Addr: "10.0.0.2:80", Weight: 9, Zone: "z", Metadata: yodel.Metadata{
 			"weight": "heavy", "latitude": "NaN", "started": "yesterday", "metadata": "none", "team": "a",
 		},
-	}, yodel.Instance{Addr: "127.0.0.1:80"})
-	reach(t, r.Service("shop"), yodel.Instance{Addr: "10.0.0.5:80"})
+	}, discovery.Instance{Addr: "127.0.0.1:80"})
+	reach(t, r.Service("shop"), discovery.Instance{Addr: "10.0.0.5:80"})
 	reach(t, r.Service(".."))
 	if !strings.Contains(told.String(), "record=3") || strings.Count(told.String(), "\n") != 1 {
 		t.Errorf("told %s, want one line about service 3", told.String())
@@ -253,8 +254,8 @@ func TestRecordsOfRPCX(t *testing.T) {
 	set("rpcx_test/Arith/tcp@10.0.0.1:8972", "weight=7&state=inactive")
 	set("rpcx_test/Arith/tcp@10.0.0.2:8972", "")
 	set("rpcx_test/Arithmetic/tcp@10.0.0.3:8972", "")
-	one := yodel.Instance{Addr: "10.0.0.1:8972", Protocols: []string{"rpcx"}, Weight: 7, State: "inactive"}
-	reach(t, found, one, yodel.Instance{Addr: "10.0.0.2:8972", Protocols: []string{"rpcx"}})
+	one := discovery.Instance{Addr: "10.0.0.1:8972", Protocols: []string{"rpcx"}, Weight: 7, State: "inactive"}
+	reach(t, found, one, discovery.Instance{Addr: "10.0.0.2:8972", Protocols: []string{"rpcx"}})
 	request(t, http.MethodDelete, s.Addr, "/v1/kv/rpcx_test/Arith/tcp@10.0.0.2:8972", "", nil)
 	reach(t, found, one)
 }
@@ -265,7 +266,7 @@ func TestAServerOfRPCX(t *testing.T) {
 	s := realserver.Consul(t)
 	theirs := realserver.RPCX(t, "consul", s.Addr, "/rpcx_test", "group=red&group=blue&weight=7&owner=anna")
 	found := newRegistry(t, s.Addr, nil).RPCX("/rpcx_test", "Arith")
-	reach(t, found, yodel.Instance{Addr: theirs.Addr, Protocols: []string{"rpcx"}, Group: "red,blue", Weight: 7, Metadata: yodel.Metadata{"owner": "anna"}})
+	reach(t, found, discovery.Instance{Addr: theirs.Addr, Protocols: []string{"rpcx"}, Group: "red,blue", Weight: 7, Metadata: yodel.Metadata{"owner": "anna"}})
 	var sessions []struct{ ID string }
 	request(t, http.MethodGet, s.Addr, "/v1/session/list", "", &sessions)
 	if len(sessions) != 1 {
@@ -282,12 +283,12 @@ func TestWhatConsulRefusesIsAnError(t *testing.T) {
 	for i := range 65 { // one more than Consul takes
 		many[fmt.Sprint("key", i)] = "x"
 	}
-	err := r.Announce(t.Context(), "Shop", yodel.Instance{Addr: "a:1", Metadata: many}, time.Minute)
+	err := r.Announce(t.Context(), "Shop", discovery.Instance{Addr: "a:1", Metadata: many}, time.Minute)
 	if err == nil || !strings.Contains(err.Error(), "400 Bad Request: Invalid Service Meta") {
 		t.Errorf("got %v, want what Consul says", err)
 	}
-	for _, resolver := range []yodel.Resolver{r.Service("Shop"), r.RPCX("rpcx_test", "Shop")} {
-		err = resolver.Watch(t.Context(), func(got []yodel.Instance) { t.Errorf("it said %v", got) })
+	for _, resolver := range []discovery.Resolver{r.Service("Shop"), r.RPCX("rpcx_test", "Shop")} {
+		err = resolver.Watch(t.Context(), func(got []discovery.Instance) { t.Errorf("it said %v", got) })
 		if err == nil || !strings.Contains(err.Error(), "No path to datacenter") {
 			t.Errorf("got %v, want what Consul says", err)
 		}
@@ -308,7 +309,7 @@ func TestAccessControl(t *testing.T) {
 	server := token("server", `service "Shop" { policy = "write" }`)
 	client := token("client", `service_prefix "" { policy = "read" } node_prefix "" { policy = "read" }`)
 	nobody := newRegistry(t, s.Addr, nil)
-	in := yodel.Instance{Addr: "10.0.0.1:80"}
+	in := discovery.Instance{Addr: "10.0.0.1:80"}
 	must(t, server.Announce(t.Context(), "Shop", in, time.Minute))
 	must(t, server.Announce(t.Context(), "Shop", in, time.Minute))
 	reach(t, client.Service("Shop"), in)
@@ -320,7 +321,7 @@ func TestAccessControl(t *testing.T) {
 			t.Errorf("%s withdraws: %v", what, err)
 		}
 	}
-	err := server.Service("Shop").Watch(t.Context(), func(got []yodel.Instance) { t.Errorf("it said %v", got) })
+	err := server.Service("Shop").Watch(t.Context(), func(got []discovery.Instance) { t.Errorf("it said %v", got) })
 	if err == nil || !strings.Contains(err.Error(), "the token may not read what there is") { // the node, in this case
 		t.Errorf("got %v, want an error", err)
 	}
@@ -363,8 +364,8 @@ func TestTokenDatacenterAndTLS(t *testing.T) {
 	r := newRegistry(t, server.Listener.Addr().String(), &consul.Options{
 		Token: "secret", Datacenter: "far", TLS: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 	})
-	must(t, r.Announce(t.Context(), "Shop", yodel.Instance{Addr: "a:80"}, time.Minute))
-	reach(t, r.Service("Shop"), yodel.Instance{Addr: "a:80"})
+	must(t, r.Announce(t.Context(), "Shop", discovery.Instance{Addr: "a:80"}, time.Minute))
+	reach(t, r.Service("Shop"), discovery.Instance{Addr: "a:80"})
 	must(t, r.Withdraw(t.Context(), "Shop", "a:80"))
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -402,7 +403,7 @@ func TestTheIndex(t *testing.T) {
 	server := httptest.NewServer(s)
 	defer server.Close()
 	r := newRegistry(t, server.Listener.Addr().String(), nil)
-	follow(t, r.Service("Shop"), func(got []yodel.Instance) bool {
+	follow(t, r.Service("Shop"), func(got []discovery.Instance) bool {
 		if got[0].Addr == "a:3" {
 			t.Error("an answer from before the last one was used")
 		}
@@ -423,7 +424,7 @@ func TestAnInstanceStaysWhileConsulHasNoLeader(t *testing.T) {
 	}}
 	server := httptest.NewServer(s)
 	defer server.Close()
-	r, in := newRegistry(t, server.Listener.Addr().String(), nil), yodel.Instance{Addr: "a:1"}
+	r, in := newRegistry(t, server.Listener.Addr().String(), nil), discovery.Instance{Addr: "a:1"}
 	must(t, r.Announce(t.Context(), "Shop", in, time.Minute))
 	before := len(s.asked)
 	if err := r.Announce(t.Context(), "Shop", in, time.Minute); err == nil || !strings.Contains(err.Error(), "No cluster leader") {
@@ -450,10 +451,10 @@ func TestRecordsThatCannotBeUsedAreNamedToTheCallerOfWatch(t *testing.T) {
 	}})
 	defer server.Close()
 	r := newRegistry(t, server.Listener.Addr().String(), nil)
-	for resolver, want := range map[yodel.Resolver]string{r.Service("Shop"): "torn ", r.Overrides("Shop"): "yodel-overrides/Shop/a:1 a:1"} {
+	for resolver, want := range map[discovery.Resolver]string{r.Service("Shop"): "torn ", r.Overrides("Shop"): "yodel-overrides/Shop/a:1 a:1"} {
 		var list unread.List
 		ctx, cancel := context.WithCancel(unread.With(t.Context(), &list))
-		_ = resolver.Watch(ctx, func([]yodel.Instance) {
+		_ = resolver.Watch(ctx, func([]discovery.Instance) {
 			got := list.Records()
 			if len(got) != 1 || got[0].Key+" "+got[0].Instance != want || got[0].Problem == "" {
 				t.Errorf("got %+v, want %s", got, want)
@@ -476,8 +477,8 @@ func TestAnAnswerThatIsNoneIsAnError(t *testing.T) {
 	} {
 		server := httptest.NewServer(&script{answer: func(_ int, w http.ResponseWriter, _ *http.Request) { answer(w) }})
 		r := newRegistry(t, server.Listener.Addr().String(), nil)
-		for _, resolver := range []yodel.Resolver{r.Service("Shop"), r.RPCX("rpcx_test", "Shop")} {
-			if err := resolver.Watch(t.Context(), func(got []yodel.Instance) { t.Errorf("%s: it said %v", what, got) }); err == nil {
+		for _, resolver := range []discovery.Resolver{r.Service("Shop"), r.RPCX("rpcx_test", "Shop")} {
+			if err := resolver.Watch(t.Context(), func(got []discovery.Instance) { t.Errorf("%s: it said %v", what, got) }); err == nil {
 				t.Errorf("%s: want an error", what)
 			}
 		}

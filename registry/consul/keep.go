@@ -11,7 +11,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry"
 )
 
@@ -39,7 +39,7 @@ func (r *Registry) Keep(ctx context.Context, service, kind, id string, value []b
 // change, until ctx ends.
 func (r *Registry) Kept(ctx context.Context, service, kind string, update func(records map[string][]byte)) error {
 	of := r.keys(keptBase(kind), escape(service), registry.Records, r.there(url.Values{"recurse": {"1"}}))
-	return of.Watch(ctx, func(instances []yodel.Instance) { update(registry.RecordsIn(instances)) })
+	return of.Watch(ctx, func(instances []discovery.Instance) { update(registry.RecordsIn(instances)) })
 }
 
 // KeptServices returns the services that have records of a kind.

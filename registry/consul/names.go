@@ -43,7 +43,7 @@ func (q *query) service() (name string, ok bool) {
 	return name, ok
 }
 
-// Describe implements the optional method of yodel.Resolver.
+// Describe implements the optional method of discovery.Resolver.
 func (q *query) Describe() yodel.Description { return yodel.Description{Services: q.services} }
 
 // services returns the service of the query and all services.

@@ -12,6 +12,7 @@ import (
 	"net/url"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry"
 )
 
@@ -19,7 +20,7 @@ import (
 // yodel-overrides/SERVICE/ADDR.
 const overridesBase = "yodel-overrides"
 
-// Describe implements the optional method of yodel.Registrar.
+// Describe implements the optional method of discovery.Registrar.
 func (r *Registry) Describe() yodel.Description {
 	return yodel.Description{Overrides: r.Overrides, Override: r.Override, Writable: r.Writable}
 }
@@ -48,7 +49,7 @@ func (r *Registry) Override(ctx context.Context, service, addr, state string, we
 
 // Overrides returns a resolver for the settings of operators for a service. It reads them in the
 // agent's data center, where servers register.
-func (r *Registry) Overrides(service string) yodel.Resolver {
+func (r *Registry) Overrides(service string) discovery.Resolver {
 	return r.keys(overridesBase, escape(service), registry.Settings, url.Values{"recurse": {"1"}})
 }
 
@@ -58,7 +59,7 @@ func overrideKey(service, addr string) string {
 
 // settled returns in with the settings of operators. If the token may not read the key-value store,
 // settled returns in unchanged.
-func (r *Registry) settled(ctx context.Context, service string, in yodel.Instance) (yodel.Instance, error) {
+func (r *Registry) settled(ctx context.Context, service string, in discovery.Instance) (discovery.Instance, error) {
 	key := overrideKey(service, in.Addr)
 	resp, err := r.send(ctx, http.MethodGet, key, nil, nil)
 	if no, refused := errors.AsType[*refusal](err); refused && (no.code == http.StatusNotFound || no.code == http.StatusForbidden) {

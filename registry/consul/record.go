@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/unread"
 	"github.com/yodel-rpc/yodel/registry"
 )
@@ -60,7 +61,7 @@ type entry struct {
 	} `json:"Service"`
 }
 
-// These are the entries of Meta that hold fields of yodel.Instance.
+// These are the entries of Meta that hold fields of discovery.Instance.
 const (
 	metaGroup     = "group"
 	metaVersion   = "version"
@@ -103,7 +104,7 @@ func identity(service, addr string) string {
 }
 
 // define returns the definition of an instance.
-func define(service string, in yodel.Instance, ttl time.Duration) (definition, error) {
+func define(service string, in discovery.Instance, ttl time.Duration) (definition, error) {
 	host, port := split(in.Addr)
 	meta, err := metaOf(in)
 	return definition{
@@ -128,7 +129,7 @@ func split(addr string) (host string, port int) {
 	return host, port
 }
 
-func metaOf(in yodel.Instance) (map[string]string, error) {
+func metaOf(in discovery.Instance) (map[string]string, error) {
 	meta, rest := make(map[string]string), make(map[string]string)
 	for key, value := range in.Metadata {
 		if allowed(key) {
@@ -168,7 +169,7 @@ func metaOf(in yodel.Instance) (map[string]string, error) {
 func float(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
 
 // allowed reports whether Consul allows a key in Meta and the key does not hold a field of
-// yodel.Instance.
+// discovery.Instance.
 func allowed(key string) bool {
 	for _, c := range key {
 		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '-' {
@@ -181,9 +182,9 @@ func allowed(key string) bool {
 // instances returns the instances of the services with this name. It skips and logs services
 // without an address. The service that was changed last comes first. Consul also lists services
 // whose names differ in case, and instances skips them.
-func (r *Registry) instances(name string, entries []entry, said *unusable) []yodel.Instance {
+func (r *Registry) instances(name string, entries []entry, said *unusable) []discovery.Instance {
 	slices.SortStableFunc(entries, func(a, b entry) int { return cmp.Compare(b.Service.ModifyIndex, a.Service.ModifyIndex) })
-	instances := make([]yodel.Instance, 0, len(entries))
+	instances := make([]discovery.Instance, 0, len(entries))
 	for _, one := range entries {
 		if one.Service.Service != name {
 			continue
@@ -200,9 +201,9 @@ func (r *Registry) instances(name string, entries []entry, said *unusable) []yod
 
 // instance reads a service that define, or another program, described. An entry of Meta with one of
 // the registry's keys but an invalid value is metadata.
-func (e *entry) instance() yodel.Instance {
+func (e *entry) instance() discovery.Instance {
 	s := &e.Service
-	in := yodel.Instance{Addr: s.Address}
+	in := discovery.Instance{Addr: s.Address}
 	if s.Port != 0 {
 		in.Addr = net.JoinHostPort(cmp.Or(s.Address, e.Node.Address), strconv.Itoa(s.Port))
 	}
@@ -224,7 +225,7 @@ var errNotOurs = errors.New("another one's")
 
 // take sets the field of in that belongs to an entry of Meta. It returns an error if there is none,
 // or if the value is invalid.
-func take(in *yodel.Instance, key, value string) (err error) {
+func take(in *discovery.Instance, key, value string) (err error) {
 	switch key {
 	case metaGroup:
 		in.Group = value
@@ -286,7 +287,7 @@ func number(text string, to *float64) error {
 	return nil
 }
 
-func with(in *yodel.Instance, key, value string) {
+func with(in *discovery.Instance, key, value string) {
 	if in.Metadata == nil {
 		in.Metadata = make(yodel.Metadata)
 	}

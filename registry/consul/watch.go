@@ -18,23 +18,23 @@ import (
 	"strings"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/unread"
 	"github.com/yodel-rpc/yodel/registry"
 )
 
-// A query is a yodel.Resolver for a blocking query of Consul.
+// A query is a discovery.Resolver for a blocking query of Consul.
 type query struct {
 	registry *Registry
 	path     string
 	values   url.Values
 	// read decodes an answer. It logs each record that it cannot use once, and notes it in said.
-	read func(answer *json.Decoder, said *unusable) ([]yodel.Instance, error)
+	read func(answer *json.Decoder, said *unusable) ([]discovery.Instance, error)
 }
 
 // Service returns a resolver for the passing services of a name.
-func (r *Registry) Service(name string) yodel.Resolver {
-	read := func(answer *json.Decoder, said *unusable) ([]yodel.Instance, error) {
+func (r *Registry) Service(name string) discovery.Resolver {
+	read := func(answer *json.Decoder, said *unusable) ([]discovery.Instance, error) {
 		var entries []entry
 		err := answer.Decode(&entries)
 		return r.instances(escape(name), entries, said), err
@@ -52,20 +52,20 @@ func (r *Registry) there(values url.Values) url.Values {
 
 // RPCX returns a resolver for the instances of a service that rpcx's servers keep in Consul's
 // key-value store. Base is the BasePath of their plugin.
-func (r *Registry) RPCX(base, service string) yodel.Resolver {
+func (r *Registry) RPCX(base, service string) discovery.Resolver {
 	return r.keys(base, service, registry.RPCX, r.there(url.Values{"recurse": {"1"}}))
 }
 
 // keys returns a resolver for the records of a service in the key-value store, in the given layout.
-func (r *Registry) keys(base, service string, layout registry.Layout, values url.Values) yodel.Resolver {
+func (r *Registry) keys(base, service string, layout registry.Layout, values url.Values) discovery.Resolver {
 	prefix := strings.Trim(base, "/") + "/" + service + "/"
-	read := func(answer *json.Decoder, said *unusable) ([]yodel.Instance, error) {
+	read := func(answer *json.Decoder, said *unusable) ([]discovery.Instance, error) {
 		var pairs []struct {
 			Key   string `json:"Key"`
 			Value []byte `json:"Value"`
 		}
 		err := answer.Decode(&pairs)
-		var instances []yodel.Instance
+		var instances []discovery.Instance
 		for _, pair := range pairs {
 			name := strings.TrimPrefix(pair.Key, prefix)
 			if name == "" {
@@ -128,11 +128,11 @@ func (r *Registry) waits() time.Duration {
 	return r.opts.Reconcile
 }
 
-// Watch implements yodel.Resolver.
-func (q *query) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+// Watch implements discovery.Resolver.
+func (q *query) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	q.registry.following.Add(1)
 	defer q.registry.following.Add(-1)
-	var last []yodel.Instance
+	var last []discovery.Instance
 	said := &unusable{logged: make(map[string]bool)}
 	index := uint64(0)
 	for first := true; ctx.Err() == nil; first = false {
@@ -172,7 +172,7 @@ func (q *query) Watch(ctx context.Context, update func([]yodel.Instance)) error 
 
 // An answer is the answer to a query.
 type answer struct {
-	instances []yodel.Instance
+	instances []discovery.Instance
 	index     uint64    // Consul's index of the answer; 0 if unknown
 	at        time.Time // when it began to arrive
 }
@@ -222,7 +222,7 @@ func (q *query) ask(ctx context.Context, index uint64, said *unusable) (answer, 
 		return answer{}, fmt.Errorf("consul: GET %s: %w", q.path, err)
 	}
 	a.index = indexOf(header.Get(indexHeader))
-	slices.SortStableFunc(a.instances, func(x, y yodel.Instance) int { return cmp.Compare(x.Addr, y.Addr) })
+	slices.SortStableFunc(a.instances, func(x, y discovery.Instance) int { return cmp.Compare(x.Addr, y.Addr) })
 	a.instances = registry.Distinct(a.instances)
 	return a, nil
 }

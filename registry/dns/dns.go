@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/defaults"
 	"github.com/yodel-rpc/yodel/registry"
 )
@@ -38,11 +39,11 @@ type Options struct {
 	Resolver *net.Resolver
 }
 
-// A Resolver is the yodel.Resolver of a name.
+// A Resolver is the discovery.Resolver of a name.
 type Resolver struct {
 	what string // what the Resolver looks up, for String
 	opts Options
-	look func(ctx context.Context, r *net.Resolver) ([]yodel.Instance, error)
+	look func(ctx context.Context, r *net.Resolver) ([]discovery.Instance, error)
 
 	mu    sync.Mutex
 	again chan struct{} // closed and replaced by Refresh
@@ -51,7 +52,7 @@ type Resolver struct {
 // Host resolves HOST:PORT to the addresses of the host.
 func Host(addr string, o *Options) *Resolver {
 	host, port, err := net.SplitHostPort(addr)
-	return newResolver("the addresses of "+addr, o, func(ctx context.Context, r *net.Resolver) ([]yodel.Instance, error) {
+	return newResolver("the addresses of "+addr, o, func(ctx context.Context, r *net.Resolver) ([]discovery.Instance, error) {
 		if err != nil {
 			return nil, err
 		}
@@ -63,12 +64,12 @@ func Host(addr string, o *Options) *Resolver {
 // of the first priority that has any instances, each with its weight. Targets of the next
 // priorities are used when these have none.
 func Service(name string, o *Options) *Resolver {
-	return newResolver("the SRV records of "+name, o, func(ctx context.Context, r *net.Resolver) ([]yodel.Instance, error) {
+	return newResolver("the SRV records of "+name, o, func(ctx context.Context, r *net.Resolver) ([]discovery.Instance, error) {
 		_, records, err := r.LookupSRV(ctx, "", "", name)
 		if err != nil {
 			return nil, unlessUnknown(err)
 		}
-		var instances []yodel.Instance
+		var instances []discovery.Instance
 		for i, record := range records { // sorted by priority
 			if i > 0 && record.Priority != records[i-1].Priority && len(instances) > 0 {
 				break
@@ -86,7 +87,7 @@ func Service(name string, o *Options) *Resolver {
 	})
 }
 
-func newResolver(what string, o *Options, look func(context.Context, *net.Resolver) ([]yodel.Instance, error)) *Resolver {
+func newResolver(what string, o *Options, look func(context.Context, *net.Resolver) ([]discovery.Instance, error)) *Resolver {
 	if o == nil {
 		o = &Options{}
 	}
@@ -101,14 +102,14 @@ func newResolver(what string, o *Options, look func(context.Context, *net.Resolv
 func (r *Resolver) String() string { return r.what + " in DNS" }
 
 // addresses returns the instances at the addresses of a host.
-func addresses(ctx context.Context, r *net.Resolver, host, port string, weight int) ([]yodel.Instance, error) {
+func addresses(ctx context.Context, r *net.Resolver, host, port string, weight int) ([]discovery.Instance, error) {
 	addrs, err := r.LookupNetIP(ctx, "ip", host)
 	if err != nil {
 		return nil, unlessUnknown(err)
 	}
-	instances := make([]yodel.Instance, 0, len(addrs))
+	instances := make([]discovery.Instance, 0, len(addrs))
 	for _, addr := range addrs {
-		instances = append(instances, yodel.Instance{Addr: net.JoinHostPort(addr.Unmap().String(), port), Weight: weight})
+		instances = append(instances, discovery.Instance{Addr: net.JoinHostPort(addr.Unmap().String(), port), Weight: weight})
 	}
 	return instances, nil
 }
@@ -123,7 +124,7 @@ func unlessUnknown(err error) error {
 	return err
 }
 
-// Describe implements the optional method of yodel.Resolver.
+// Describe implements the optional method of discovery.Resolver.
 func (r *Resolver) Describe() yodel.Description { return yodel.Description{Refresh: r.Refresh} }
 
 // Refresh looks the name up again now. A client calls it when a connection fails or is lost,
@@ -135,9 +136,9 @@ func (r *Resolver) Refresh() {
 	r.again = make(chan struct{})
 }
 
-// Watch implements yodel.Resolver.
-func (r *Resolver) Watch(ctx context.Context, update func([]yodel.Instance)) error {
-	var last []yodel.Instance
+// Watch implements discovery.Resolver.
+func (r *Resolver) Watch(ctx context.Context, update func([]discovery.Instance)) error {
+	var last []discovery.Instance
 	for first := true; ctx.Err() == nil; first = false {
 		r.mu.Lock()
 		again := r.again
@@ -150,7 +151,7 @@ func (r *Resolver) Watch(ctx context.Context, update func([]yodel.Instance)) err
 		case err != nil:
 			return err
 		default:
-			slices.SortFunc(instances, func(a, b yodel.Instance) int {
+			slices.SortFunc(instances, func(a, b discovery.Instance) int {
 				return cmp.Or(cmp.Compare(a.Addr, b.Addr), cmp.Compare(b.Weight, a.Weight))
 			})
 			instances = registry.Distinct(instances)
@@ -164,7 +165,7 @@ func (r *Resolver) Watch(ctx context.Context, update func([]yodel.Instance)) err
 	return nil
 }
 
-func same(a, b yodel.Instance) bool { return a.Addr == b.Addr && a.Weight == b.Weight }
+func same(a, b discovery.Instance) bool { return a.Addr == b.Addr && a.Weight == b.Weight }
 
 // pause waits until the next lookup is due.
 func (r *Resolver) pause(ctx context.Context, again <-chan struct{}) {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/dns"
@@ -154,8 +155,8 @@ func (z *zone) recordsOf(name string, kind uint16) (records [][]byte) {
 
 // servicesAre makes a service have instances, each of which has a port of its own and the address
 // of one host.
-func (z *zone) servicesAre(name string) func([]yodel.Instance) {
-	return func(instances []yodel.Instance) {
+func (z *zone) servicesAre(name string) func([]discovery.Instance) {
+	return func(instances []discovery.Instance) {
 		z.set(func(z *zone) {
 			z.hosts["host.example"], z.records[name] = []string{"127.0.0.1"}, nil
 			for _, in := range instances {
@@ -171,14 +172,14 @@ func srv(target string, port, priority, weight uint16) net.SRV {
 }
 
 // follow watches until an update is as wanted, or Watch fails. It returns what was said last.
-func follow(t *testing.T, r *dns.Resolver, want ...yodel.Instance) ([]yodel.Instance, error) {
+func follow(t *testing.T, r *dns.Resolver, want ...discovery.Instance) ([]discovery.Instance, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	var last []yodel.Instance
-	err := r.Watch(ctx, func(instances []yodel.Instance) {
+	var last []discovery.Instance
+	err := r.Watch(ctx, func(instances []discovery.Instance) {
 		last = instances
-		if slices.EqualFunc(instances, want, func(a, b yodel.Instance) bool { return a.Addr == b.Addr && a.Weight == b.Weight }) {
+		if slices.EqualFunc(instances, want, func(a, b discovery.Instance) bool { return a.Addr == b.Addr && a.Weight == b.Weight }) {
 			cancel()
 		}
 	})
@@ -191,7 +192,7 @@ func follow(t *testing.T, r *dns.Resolver, want ...yodel.Instance) ([]yodel.Inst
 func TestHostFollowsAddresses(t *testing.T) {
 	z := newZone(t)
 	r := dns.Host("arith.example.:8972", z.options())
-	must := func(want ...yodel.Instance) {
+	must := func(want ...discovery.Instance) {
 		t.Helper()
 		if _, err := follow(t, r, want...); err != nil {
 			t.Errorf("%v", err)
@@ -199,7 +200,7 @@ func TestHostFollowsAddresses(t *testing.T) {
 	}
 	must() // NXDOMAIN
 	z.set(func(z *zone) { z.hosts["arith.example"] = []string{"10.0.0.2", "10.0.0.1", "fd00::1"} })
-	must(yodel.Instance{Addr: "10.0.0.1:8972"}, yodel.Instance{Addr: "10.0.0.2:8972"}, yodel.Instance{Addr: "[fd00::1]:8972"})
+	must(discovery.Instance{Addr: "10.0.0.1:8972"}, discovery.Instance{Addr: "10.0.0.2:8972"}, discovery.Instance{Addr: "[fd00::1]:8972"})
 	z.set(func(z *zone) { z.hosts["arith.example"] = nil }) // the name is there, and has no records
 	must()
 }
@@ -207,10 +208,10 @@ func TestHostFollowsAddresses(t *testing.T) {
 func TestAWatchSeesChanges(t *testing.T) {
 	z := newZone(t)
 	r := dns.Host("arith.example.:1", z.options())
-	said := make(chan []yodel.Instance, 10)
+	said := make(chan []discovery.Instance, 10)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- r.Watch(ctx, func(instances []yodel.Instance) { said <- instances }) }()
+	go func() { ended <- r.Watch(ctx, func(instances []discovery.Instance) { said <- instances }) }()
 	for _, addrs := range [][]string{nil, {"10.0.0.1"}, {"10.0.0.1", "10.0.0.2"}, {"10.0.0.2"}, nil} {
 		z.set(func(z *zone) { z.hosts["arith.example"] = addrs })
 		for {
@@ -236,16 +237,16 @@ func TestServiceTakesTheFirstPriority(t *testing.T) {
 	})
 	for _, test := range []struct {
 		records []net.SRV
-		want    []yodel.Instance
+		want    []discovery.Instance
 	}{
 		{nil, nil},
 		{
 			[]net.SRV{srv("far.example.", 1, 20, 1), srv("a.example.", 8972, 10, 7), srv("b.example.", 8973, 10, 0)},
-			[]yodel.Instance{{Addr: "10.0.0.1:8972", Weight: 7}, {Addr: "10.0.0.2:8972", Weight: 7}, {Addr: "10.0.0.3:8973"}},
+			[]discovery.Instance{{Addr: "10.0.0.1:8972", Weight: 7}, {Addr: "10.0.0.2:8972", Weight: 7}, {Addr: "10.0.0.3:8973"}},
 		},
 		{
 			[]net.SRV{srv("gone.example.", 1, 10, 1), srv("far.example.", 1, 20, 3)},
-			[]yodel.Instance{{Addr: "10.9.9.9:1", Weight: 3}},
+			[]discovery.Instance{{Addr: "10.9.9.9:1", Weight: 3}},
 		},
 		{[]net.SRV{srv(".", 0, 0, 0)}, nil},
 	} {
@@ -266,7 +267,7 @@ func TestFailuresAreErrors(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			z := newZone(t)
 			z.set(func(z *zone) { z.hosts["arith.example"], z.codes = []string{"10.0.0.1", "fd00::1"}, codes })
-			err := dns.Host("arith.example.:1", z.options()).Watch(t.Context(), func(got []yodel.Instance) { t.Errorf("it said %v", got) })
+			err := dns.Host("arith.example.:1", z.options()).Watch(t.Context(), func(got []discovery.Instance) { t.Errorf("it said %v", got) })
 			if err == nil {
 				t.Error("want an error")
 			}
@@ -278,13 +279,13 @@ func TestFailuresAreErrors(t *testing.T) {
 			z.records["_arith._tcp.example"] = []net.SRV{{Target: "a.example.", Port: 1}}
 			z.codes = map[uint16]int{typeA: servFail, typeAAAA: servFail}
 		})
-		err := dns.Service("_arith._tcp.example.", z.options()).Watch(t.Context(), func(got []yodel.Instance) { t.Errorf("it said %v", got) })
+		err := dns.Service("_arith._tcp.example.", z.options()).Watch(t.Context(), func(got []discovery.Instance) { t.Errorf("it said %v", got) })
 		if err == nil {
 			t.Error("want an error")
 		}
 	})
 	t.Run("an address", func(t *testing.T) {
-		if err := dns.Host("no port", nil).Watch(t.Context(), func([]yodel.Instance) {}); err == nil {
+		if err := dns.Host("no port", nil).Watch(t.Context(), func([]discovery.Instance) {}); err == nil {
 			t.Error("want an error")
 		}
 	})
@@ -298,7 +299,7 @@ func TestRefreshAsksAgain(t *testing.T) {
 	said := make(chan int, 10)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- r.Watch(ctx, func(instances []yodel.Instance) { said <- len(instances) }) }()
+	go func() { ended <- r.Watch(ctx, func(instances []discovery.Instance) { said <- len(instances) }) }()
 	first := <-said
 	z.set(func(z *zone) { z.hosts["arith.example"] = []string{"10.0.0.1"} })
 	r.Refresh()
@@ -315,17 +316,17 @@ func TestRefreshAsksAgain(t *testing.T) {
 // TestARealServer asks one that others have written, also for more than a packet holds.
 func TestARealServer(t *testing.T) {
 	hosts := filepath.Join(t.TempDir(), "hosts")
-	are := func(n int) (want []yodel.Instance) {
+	are := func(n int) (want []discovery.Instance) {
 		var text strings.Builder
 		for i := range n {
 			addr := netip.AddrFrom4([4]byte{10, 0, byte(i / 200), byte(1 + i%200)})
 			fmt.Fprintln(&text, addr, "many.example")
-			want = append(want, yodel.Instance{Addr: netip.AddrPortFrom(addr, 8972).String(), Weight: 7})
+			want = append(want, discovery.Instance{Addr: netip.AddrPortFrom(addr, 8972).String(), Weight: 7})
 		}
 		if err := os.WriteFile(hosts, []byte(text.String()+"10.9.9.9 far.example\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		slices.SortFunc(want, func(a, b yodel.Instance) int { return strings.Compare(a.Addr, b.Addr) })
+		slices.SortFunc(want, func(a, b discovery.Instance) int { return strings.Compare(a.Addr, b.Addr) })
 		return want
 	}
 	want := are(1000) // 16 KB
@@ -335,14 +336,14 @@ func TestARealServer(t *testing.T) {
 			return (&net.Dialer{}).DialContext(ctx, network, s.Addr)
 		},
 	}}
-	see := func(r *dns.Resolver, want ...yodel.Instance) {
+	see := func(r *dns.Resolver, want ...discovery.Instance) {
 		t.Helper()
 		if _, err := follow(t, r, want...); err != nil {
 			t.Error(err)
 		}
 	}
 	see(dns.Service("_arith._tcp.example.", o), want...)
-	see(dns.Host("far.example.:80", o), yodel.Instance{Addr: "10.9.9.9:80"})
+	see(dns.Host("far.example.:80", o), discovery.Instance{Addr: "10.9.9.9:80"})
 	see(dns.Host("nobody.example.:80", o))
 	s.Kill()
 	if last, err := follow(t, dns.Host("far.example.:80", o)); err == nil {
@@ -371,7 +372,7 @@ func TestAClientAsksAgainWhenItsServerIsGone(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		served := make(chan struct{})
 		go func() { defer close(served); _ = s.Serve(ctx, l) }()
-		z.servicesAre(name)([]yodel.Instance{{Addr: l.Addr().String()}})
+		z.servicesAre(name)([]discovery.Instance{{Addr: l.Addr().String()}})
 		return func() { cancel(); <-served }
 	}
 	stop := serve()
@@ -405,7 +406,7 @@ func TestOptionsThatMakeNoSense(t *testing.T) {
 	z.set(func(z *zone) { z.hosts["arith.example"] = []string{"10.0.0.1"} })
 	o := z.options()
 	o.Every, o.Timeout = -time.Second, -time.Second
-	if _, err := follow(t, dns.Host("arith.example.:1", o), yodel.Instance{Addr: "10.0.0.1:1"}); err != nil {
+	if _, err := follow(t, dns.Host("arith.example.:1", o), discovery.Instance{Addr: "10.0.0.1:1"}); err != nil {
 		t.Error(err)
 	}
 }

@@ -4,7 +4,7 @@
 //
 //	r := etcd.New("10.0.0.1:2379,10.0.0.2:2379", nil)
 //	defer r.Close()
-//	server := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
+//	server := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{r}})
 //	client := yodel.NewClient(r.Service("Shop"), nil)
 //
 // Each record has its own lease, which ends when the server that announced it is gone. etcd counts

@@ -17,6 +17,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/conformance/fleet"
 	"github.com/yodel-rpc/yodel/conformance/governed"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/etcd"
@@ -67,7 +68,7 @@ func suite(t *testing.T, o *etcd.Options, trouble func(*yodeltest.Registry, *rea
 	p := realserver.Between(t, s.Addr)
 	r := yodeltest.Registry{
 		Registrar: open(t, p.Addr, o), Another: open(t, p.Addr, o),
-		Service: func(name string) yodel.Resolver { return open(t, p.Addr, o).Service(name) },
+		Service: func(name string) discovery.Resolver { return open(t, p.Addr, o).Service(name) },
 		Kill:    s.Kill, Restart: s.Restart, RestartEmpty: s.RestartEmpty,
 		Slow: p.Slow, Expire: func() { expire(t, s.Addr) },
 	}
@@ -93,7 +94,7 @@ func find(t *testing.T, r *etcd.Registry, service, addr string) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	err := r.Service(service).Watch(ctx, func(got []yodel.Instance) {
+	err := r.Service(service).Watch(ctx, func(got []discovery.Instance) {
 		if len(got) == 1 && got[0].Addr == addr {
 			cancel()
 		}
@@ -121,7 +122,7 @@ func TestUsersAndTLS(t *testing.T) {
 	did(admin.UserAdd(t.Context(), "shop", "secret"))
 	did(admin.UserGrantRole(t.Context(), "shop", "shop"))
 	did(admin.AuthEnable(t.Context()))
-	in := yodel.Instance{Addr: "10.0.0.1:1"}
+	in := discovery.Instance{Addr: "10.0.0.1:1"}
 	r := open(t, p.Addr, &etcd.Options{Options: registry.Options{Prefix: "shop"}, Username: "shop", Password: "secret", TLS: secure})
 	for range 2 { // made, and kept alive
 		must(t, r.Announce(t.Context(), "Shop", in, time.Minute))
@@ -180,7 +181,7 @@ func TestALoginIsForManyAnnouncements(t *testing.T) {
 		t.Helper()
 		before := handled(t, s.Addr, "Authenticate")
 		for i := range times {
-			must(t, r.Announce(t.Context(), "Shop", yodel.Instance{Addr: "10.0.0.1:1", Weight: i}, time.Minute))
+			must(t, r.Announce(t.Context(), "Shop", discovery.Instance{Addr: "10.0.0.1:1", Weight: i}, time.Minute))
 		}
 		return handled(t, s.Addr, "Authenticate") - before
 	}
@@ -191,8 +192,8 @@ func TestALoginIsForManyAnnouncements(t *testing.T) {
 	s.Restart() // it has forgotten the tokens
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	for err = r.Announce(ctx, "Shop", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute); err != nil && ctx.Err() == nil; {
-		err = r.Announce(ctx, "Shop", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute)
+	for err = r.Announce(ctx, "Shop", discovery.Instance{Addr: "10.0.0.1:1"}, time.Minute); err != nil && ctx.Err() == nil; {
+		err = r.Announce(ctx, "Shop", discovery.Instance{Addr: "10.0.0.1:1"}, time.Minute)
 	}
 	must(t, err)
 	if n := announce(20); n > 0 {
@@ -210,7 +211,7 @@ func TestAUserWhoComesBeforeEtcd(t *testing.T) {
 	r := open(t, s.Addr, &etcd.Options{Username: "root", Password: "secret"})
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if r.Announce(ctx, "Shop", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute) == nil {
+	if r.Announce(ctx, "Shop", discovery.Instance{Addr: "10.0.0.1:1"}, time.Minute) == nil {
 		t.Error("it is announced without a server")
 	}
 	if took := time.Since(began); took > 2*time.Second {
@@ -224,14 +225,14 @@ func TestAUserWhoComesBeforeEtcd(t *testing.T) {
 	did(admin.UserAdd(t.Context(), "root", "other"))
 	did(admin.UserGrantRole(t.Context(), "root", "root"))
 	did(admin.AuthEnable(t.Context()))
-	if r.Announce(t.Context(), "Shop", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute) == nil {
+	if r.Announce(t.Context(), "Shop", discovery.Instance{Addr: "10.0.0.1:1"}, time.Minute) == nil {
 		t.Error("it is announced with a wrong password")
 	}
 	root, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Addr}, Username: "root", Password: "other", Logger: zap.NewNop()})
 	must(t, err)
 	defer root.Close()
 	did(root.UserChangePassword(t.Context(), "root", "secret"))
-	must(t, r.Announce(t.Context(), "Shop", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute))
+	must(t, r.Announce(t.Context(), "Shop", discovery.Instance{Addr: "10.0.0.1:1"}, time.Minute))
 	must(t, find(t, r, "Shop", "10.0.0.1:1"))
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/etcd"
 )
 
@@ -19,8 +20,8 @@ func Example_server() { //nolint:testableexamples // it needs etcd
 	r := etcd.New("10.0.0.1:2379,10.0.0.2:2379", &etcd.Options{Username: "arith", Password: os.Getenv("ETCD_PASSWORD")})
 	defer r.Close()
 	s := yodel.NewServer(&yodel.ServerOptions{
-		Registrars: []yodel.Registrar{r},
-		Instance:   yodel.Instance{Version: "v2", Weight: 2},
+		Registrars: []discovery.Registrar{r},
+		Instance:   discovery.Instance{Version: "v2", Weight: 2},
 	})
 	Double.Handle(s, func(_ context.Context, n *int) (*int, error) { return new(2 * *n), nil })
 	if err := s.ListenAndServe(context.Background(), ":8972"); err != nil {

@@ -12,8 +12,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/conformance/governed"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry/etcd"
 )
@@ -84,7 +84,7 @@ func TestThePermissionThatLacks(t *testing.T) {
 	defer root.Close()
 	r := open(t, s.Addr, &etcd.Options{Username: "shop", Password: "secret"})
 	announce := func() error {
-		return r.Announce(ctx, "Shop", yodel.Instance{Addr: "10.0.0.1:1", Incarnation: "0a"}, time.Minute)
+		return r.Announce(ctx, "Shop", discovery.Instance{Addr: "10.0.0.1:1", Incarnation: "0a"}, time.Minute)
 	}
 	denied := func(err error, want string) {
 		t.Helper()
@@ -107,15 +107,15 @@ func TestTheListOfEndpoints(t *testing.T) {
 	s := realserver.Etcd(t)
 	closed := realserver.FreeAddr(t)
 	r := open(t, " "+closed+" , "+s.Addr+" ", nil)
-	must(t, r.Announce(t.Context(), "Shop", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute))
+	must(t, r.Announce(t.Context(), "Shop", discovery.Instance{Addr: "10.0.0.1:1"}, time.Minute))
 	began := time.Now()
 	wrong := open(t, s.Addr+",tcp://"+s.Addr, nil)
-	err := wrong.Announce(t.Context(), "Shop", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute)
+	err := wrong.Announce(t.Context(), "Shop", discovery.Instance{Addr: "10.0.0.1:1"}, time.Minute)
 	if err == nil || !strings.Contains(err.Error(), `the scheme "tcp" is not one of http, https, unix, unixs`) || time.Since(began) > 4*time.Second {
 		t.Errorf("after %v: %v", time.Since(began), err)
 	}
 	down := open(t, closed, &etcd.Options{Timeout: time.Second})
-	err = down.Announce(t.Context(), "Shop", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute)
+	err = down.Announce(t.Context(), "Shop", discovery.Instance{Addr: "10.0.0.1:1"}, time.Minute)
 	if err == nil || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("of a server that is down: %v", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry/etcd"
 )
@@ -52,7 +53,7 @@ func TestWhyThereIsNoConnection(t *testing.T) {
 			r := etcd.New(l.Addr().String(), &etcd.Options{Timeout: 300 * time.Millisecond})
 			defer r.Close()
 			resolver := r.Service("Shop")
-			err = resolver.Watch(t.Context(), func([]yodel.Instance) {})
+			err = resolver.Watch(t.Context(), func([]discovery.Instance) {})
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %s", err, test.want)
 			}
@@ -84,10 +85,10 @@ func TestTheErrorOfACallHasTheReason(t *testing.T) {
 func TestServicesAreListed(t *testing.T) {
 	r := open(t, realserver.Etcd(t).Addr, nil)
 	for i := range 230 { // more than are read at once
-		must(t, r.Announce(t.Context(), "Many", yodel.Instance{Addr: fmt.Sprintf("127.0.0.1:%d", i+1)}, time.Minute))
+		must(t, r.Announce(t.Context(), "Many", discovery.Instance{Addr: fmt.Sprintf("127.0.0.1:%d", i+1)}, time.Minute))
 	}
 	for _, name := range []string{"A/B", "Orders"} {
-		must(t, r.Announce(t.Context(), name, yodel.Instance{Addr: "127.0.0.1:1"}, time.Minute))
+		must(t, r.Announce(t.Context(), name, discovery.Instance{Addr: "127.0.0.1:1"}, time.Minute))
 	}
 	lister := yodel.Description{}.Over(r.Service("Order"))
 	asked, known, err := lister.Services(t.Context())

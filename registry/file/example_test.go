@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/file"
 )
 
@@ -24,7 +25,7 @@ func Example() {
 	defer os.RemoveAll(folder)
 	r := file.New(folder, nil)
 
-	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
+	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{r}})
 	Double.Handle(s, func(_ context.Context, n *int) (*int, error) { return new(2 * *n), nil })
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error)
@@ -46,10 +47,10 @@ func Example() {
 }
 
 // waitForInstance returns when an instance of the service is known.
-func waitForInstance(service yodel.Resolver) {
+func waitForInstance(service discovery.Resolver) {
 	ctx, found := context.WithCancel(context.Background())
 	defer found()
-	if err := service.Watch(ctx, func(all []yodel.Instance) {
+	if err := service.Watch(ctx, func(all []discovery.Instance) {
 		if len(all) > 0 {
 			found()
 		}
@@ -76,7 +77,7 @@ func ExampleList() {
 
 	ctx, enough := context.WithCancel(context.Background())
 	defer enough()
-	err = resolver.Watch(ctx, func(all []yodel.Instance) {
+	err = resolver.Watch(ctx, func(all []discovery.Instance) {
 		for _, instance := range all {
 			fmt.Println(instance.Addr, max(instance.Weight, 1))
 		}

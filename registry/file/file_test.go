@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/file"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -59,7 +60,7 @@ func suite(t *testing.T, o *registry.Options) {
 	}
 	yodeltest.TestRegistry(t, yodeltest.Registry{
 		Registrar: file.New(folder, o), Another: file.New(folder, o),
-		Service: func(name string) yodel.Resolver { return file.New(folder, o).Service(name) },
+		Service: func(name string) discovery.Resolver { return file.New(folder, o).Service(name) },
 		Kill:    down, Restart: up, RestartEmpty: func() { forget(away); up() },
 		Stop: down, Continue: up, Expire: func() { forget(folder) },
 	})
@@ -73,7 +74,7 @@ func TestRegistryInTheLayoutOfRPCX(t *testing.T) {
 
 func TestRecordsAreFilesToRead(t *testing.T) {
 	folder := t.TempDir()
-	must(t, file.New(folder, nil).Announce(t.Context(), "Shop", yodel.Instance{Addr: "10.0.0.1:8972", Weight: 2}, time.Minute))
+	must(t, file.New(folder, nil).Announce(t.Context(), "Shop", discovery.Instance{Addr: "10.0.0.1:8972", Weight: 2}, time.Minute))
 	text, err := os.ReadFile(filepath.Join(folder, "yodel", "Shop", "10.0.0.1:8972"))
 	must(t, err)
 	if want := `{"addr":"10.0.0.1:8972","weight":2}`; string(text) != want {
@@ -87,7 +88,7 @@ func TestNoNameLeadsOutOfTheFolder(t *testing.T) {
 	must(t, os.Mkdir(inside, 0o755))
 	r := file.New(inside, &registry.Options{Layout: registry.RPCX})
 	for _, name := range []string{"..", "../..", ".", "a/../../..", `..\..`, "\x00"} {
-		must(t, r.Announce(t.Context(), name, yodel.Instance{Addr: name}, time.Minute))
+		must(t, r.Announce(t.Context(), name, discovery.Instance{Addr: name}, time.Minute))
 	}
 	entries, err := os.ReadDir(folder)
 	must(t, err)
@@ -100,11 +101,11 @@ func TestWhatHasEndedIsRemoved(t *testing.T) {
 	folder := t.TempDir()
 	r := file.New(folder, nil)
 	for addr, ttl := range map[string]time.Duration{"a:1": -time.Minute, "a:2": -time.Second, "a:3": time.Minute} {
-		must(t, r.Announce(t.Context(), "Shop", yodel.Instance{Addr: addr}, ttl))
+		must(t, r.Announce(t.Context(), "Shop", discovery.Instance{Addr: addr}, ttl))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	var got []yodel.Instance
-	must(t, r.Service("Shop").Watch(ctx, func(instances []yodel.Instance) { got = instances; cancel() }))
+	var got []discovery.Instance
+	must(t, r.Service("Shop").Watch(ctx, func(instances []discovery.Instance) { got = instances; cancel() }))
 	if len(got) != 1 || got[0].Addr != "a:3" {
 		t.Errorf("got %v, want the one that lives", got)
 	}
@@ -118,14 +119,14 @@ func TestWhatHasEndedIsRemoved(t *testing.T) {
 
 func TestAFolderThatIsGoneIsAnError(t *testing.T) {
 	r := file.New(filepath.Join(t.TempDir(), "none"), nil)
-	if err := r.Service("Shop").Watch(t.Context(), func([]yodel.Instance) { t.Error("it said something") }); err == nil {
+	if err := r.Service("Shop").Watch(t.Context(), func([]discovery.Instance) { t.Error("it said something") }); err == nil {
 		t.Error("want an error")
 	}
 }
 
 func TestListKeepsTheContract(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "servers.json")
-	set := func(instances []yodel.Instance) {
+	set := func(instances []discovery.Instance) {
 		text, err := json.Marshal(instances)
 		must(t, err)
 		// it may take long to write a file that has been emptied, on a busy disk
@@ -133,9 +134,9 @@ func TestListKeepsTheContract(t *testing.T) {
 		must(t, os.Rename(path+".new", path))
 	}
 	set(nil)
-	yodeltest.TestResolver(t, file.List(path), func(instances []yodel.Instance) {
+	yodeltest.TestResolver(t, file.List(path), func(instances []discovery.Instance) {
 		if instances == nil {
-			instances = []yodel.Instance{}
+			instances = []discovery.Instance{}
 		}
 		set(instances)
 	}, func() { must(t, os.WriteFile(path, []byte("[{"), 0o600)) })
@@ -143,24 +144,24 @@ func TestListKeepsTheContract(t *testing.T) {
 
 func TestListReadsBothForms(t *testing.T) {
 	for text, want := range map[string]any{
-		"[]":                           []yodel.Instance{},
-		` [{"addr":"a:1","weight":2}]`: []yodel.Instance{{Addr: "a:1", Weight: 2}},
-		"# old\na:1\n\n  b:2?weight=2&zone=x&k=v ": []yodel.Instance{{Addr: "a:1"}, {Addr: "b:2", Weight: 2, Zone: "x", Metadata: yodel.Metadata{"k": "v"}}},
+		"[]":                           []discovery.Instance{},
+		` [{"addr":"a:1","weight":2}]`: []discovery.Instance{{Addr: "a:1", Weight: 2}},
+		"# old\na:1\n\n  b:2?weight=2&zone=x&k=v ": []discovery.Instance{{Addr: "a:1"}, {Addr: "b:2", Weight: 2, Zone: "x", Metadata: yodel.Metadata{"k": "v"}}},
 		"":                     "it is empty",
 		"[{":                   "unexpected end",
 		`[{"weight":1}]`:       "instance 1 has no addr",
 		"a:1\nb 2":             `line 2: "b 2" is no address`,
 		"a:1?weight=many":      "weight",
 		"a:1?%zz":              "line 1",
-		"# nobody\n#at all":    []yodel.Instance(nil),
+		"# nobody\n#at all":    []discovery.Instance(nil),
 		"[fe80::1]:80?zone=x":  "invalid character",
-		"tcp://host:1?zone=x ": []yodel.Instance{{Addr: "tcp://host:1", Zone: "x"}},
+		"tcp://host:1?zone=x ": []discovery.Instance{{Addr: "tcp://host:1", Zone: "x"}},
 	} {
 		path := filepath.Join(t.TempDir(), "list")
 		must(t, os.WriteFile(path, []byte(text), 0o600))
 		ctx, cancel := context.WithCancel(t.Context())
 		var got any
-		err := file.List(path).Watch(ctx, func(instances []yodel.Instance) { got = instances; cancel() })
+		err := file.List(path).Watch(ctx, func(instances []discovery.Instance) { got = instances; cancel() })
 		if fault, ok := want.(string); ok {
 			if err == nil || !strings.Contains(err.Error(), fault) {
 				t.Errorf("%q: got %v, want an error that says %q", text, err, fault)
@@ -177,7 +178,7 @@ func TestAnEditedRecordWins(t *testing.T) {
 	folder := t.TempDir()
 	r := file.New(folder, nil)
 	s := yodel.NewServer(&yodel.ServerOptions{
-		Registrars: []yodel.Registrar{r}, AnnounceEvery: 50 * time.Millisecond, Instance: yodel.Instance{Weight: 5},
+		Registrars: []discovery.Registrar{r}, AnnounceEvery: 50 * time.Millisecond, Instance: discovery.Instance{Weight: 5},
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	must(t, s.Handle("Shop.Open", func() error { return nil }))
@@ -191,10 +192,10 @@ func TestAnEditedRecordWins(t *testing.T) {
 		must(t, <-ended)
 	}()
 	path := filepath.Join(folder, "yodel", "Shop", l.Addr().String())
-	record := func() (in yodel.Instance) {
+	record := func() (in discovery.Instance) {
 		text, err := os.ReadFile(path)
 		if err != nil || json.Unmarshal(text, &in) != nil {
-			return yodel.Instance{} // it is not there yet, or being replaced
+			return discovery.Instance{} // it is not there yet, or being replaced
 		}
 		return in
 	}
@@ -233,11 +234,11 @@ func TestAnEditedRecordWins(t *testing.T) {
 }
 
 // setting returns the setting for the service once there is one, or nothing after a second.
-func setting(t *testing.T, r *registry.Registry) (found yodel.Instance) {
+func setting(t *testing.T, r *registry.Registry) (found discovery.Instance) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	_ = r.Overrides("Shop").Watch(ctx, func(all []yodel.Instance) { // the context ends it
+	_ = r.Overrides("Shop").Watch(ctx, func(all []discovery.Instance) { // the context ends it
 		if len(all) > 0 {
 			found = all[0]
 			cancel()

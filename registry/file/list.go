@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry"
 )
 
@@ -25,16 +25,16 @@ import (
 //	10.0.0.1:8972
 //	10.0.0.2:8972?weight=2&zone=a
 //
-// Alternatively the file is a JSON array of yodel.Instance. A file that is empty or cannot be read
-// is an error, and clients keep the previous instances. The array [] means that there are no
+// Alternatively the file is a JSON array of discovery.Instance. A file that is empty or cannot be
+// read is an error, and clients keep the previous instances. The array [] means that there are no
 // instances. To replace the file atomically, rename another file to it. A file that is written in
 // place is read once it has not changed for a moment.
-func List(path string) yodel.Resolver { return list(path) }
+func List(path string) discovery.Resolver { return list(path) }
 
 type list string
 
-// Watch implements yodel.Resolver.
-func (l list) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+// Watch implements discovery.Resolver.
+func (l list) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	var was, broken os.FileInfo
 	for ctx.Err() == nil {
 		info, err := os.Stat(string(l))
@@ -75,13 +75,13 @@ func settled(info os.FileInfo) bool {
 	return time.Since(info.ModTime()).Abs() >= every/2 // the modification time may be in the future
 }
 
-func (l list) read() ([]yodel.Instance, error) {
+func (l list) read() ([]discovery.Instance, error) {
 	text, err := os.ReadFile(string(l))
 	if err != nil {
 		return nil, err
 	}
 	text = bytes.TrimSpace(text)
-	var instances []yodel.Instance
+	var instances []discovery.Instance
 	switch {
 	case len(text) == 0:
 		err = errors.New("it is empty; [] is a list of no instances")
@@ -101,8 +101,8 @@ func (l list) read() ([]yodel.Instance, error) {
 	return registry.Distinct(instances), nil
 }
 
-func parseLines(text string) ([]yodel.Instance, error) {
-	var instances []yodel.Instance
+func parseLines(text string) ([]discovery.Instance, error) {
+	var instances []discovery.Instance
 	number := 0
 	for line := range strings.Lines(text) {
 		number++

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/file"
 )
 
@@ -26,13 +26,13 @@ func TestLettersStandInTheNamesOfFolders(t *testing.T) {
 		{"\xff", "%25FF"},
 		{strings.Repeat("订", 85), strings.Repeat("订", 85)},
 	} {
-		must(t, r.Announce(t.Context(), one[0], yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute))
+		must(t, r.Announce(t.Context(), one[0], discovery.Instance{Addr: "10.0.0.1:1"}, time.Minute))
 		if _, err := os.Stat(filepath.Join(folder, "yodel", one[1], "10.0.0.1:1")); err != nil {
 			t.Errorf("%q: %v", one[0], err)
 		}
 	}
 	long := strings.Repeat("订", 86)
-	err := r.Announce(t.Context(), long, yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute)
+	err := r.Announce(t.Context(), long, discovery.Instance{Addr: "10.0.0.1:1"}, time.Minute)
 	want := `the folder ` + folder + `: the name "` + long + `" needs 258 bytes, and there is a limit of 255 bytes`
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/kubernetes"
 )
 
@@ -29,7 +30,7 @@ func ExampleService() { //nolint:testableexamples // it needs Kubernetes
 // follow it with Registry.Service.
 func ExampleNew() { //nolint:testableexamples // it needs Kubernetes
 	r := kubernetes.New(&kubernetes.Options{Namespace: "shop"})
-	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
+	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{r}})
 	Double.Handle(s, func(_ context.Context, n *int) (*int, error) { return new(2 * *n), nil })
 	if err := s.ListenAndServe(context.Background(), ":8972"); err != nil {
 		fmt.Println(err)

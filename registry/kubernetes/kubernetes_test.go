@@ -24,6 +24,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/conformance/governed"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -106,7 +107,7 @@ func TestRegistry(t *testing.T) {
 	through, direct := options(t, server, network.Addr), options(t, server, server.Addr)
 	yodeltest.TestRegistry(t, yodeltest.Registry{
 		Registrar: open(t, through), Another: open(t, through),
-		Service: func(name string) yodel.Resolver { return open(t, through).Service(name) },
+		Service: func(name string) discovery.Resolver { return open(t, through).Service(name) },
 		Kill:    server.Kill, Restart: server.Restart, RestartEmpty: server.RestartEmpty,
 		Stop: server.Stop, Continue: server.Continue, Slow: network.Slow,
 		Expire: func() { newAdmin(t, direct).remove(managed) },
@@ -128,7 +129,7 @@ func partition(t *testing.T, server *realserver.KubernetesServer) {
 	o.Timeout = time.Second
 	yodeltest.TestRegistry(t, yodeltest.Registry{
 		Registrar: open(t, o),
-		Service:   func(name string) yodel.Resolver { return open(t, o).Service(name) },
+		Service:   func(name string) discovery.Resolver { return open(t, o).Service(name) },
 		Instances: 50, Stop: network.Cut, Continue: network.Heal,
 	})
 }
@@ -137,11 +138,11 @@ func partition(t *testing.T, server *realserver.KubernetesServer) {
 func dead(t *testing.T, o *Options) {
 	a, r := newAdmin(t, o), open(t, o)
 	a.remove(managed)
-	must(t, r.Announce(t.Context(), "Dead", yodel.Instance{Addr: "10.0.0.1:1"}, time.Second))
-	must(t, r.Announce(t.Context(), "Dead", yodel.Instance{Addr: "10.0.0.2:1"}, time.Hour))
+	must(t, r.Announce(t.Context(), "Dead", discovery.Instance{Addr: "10.0.0.1:1"}, time.Second))
+	must(t, r.Announce(t.Context(), "Dead", discovery.Instance{Addr: "10.0.0.2:1"}, time.Hour))
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	ended := make(chan error, 1)
-	go func() { ended <- r.Service("Dead").Watch(ctx, func([]yodel.Instance) {}) }()
+	go func() { ended <- r.Service("Dead").Watch(ctx, func([]discovery.Instance) {}) }()
 	for len(a.slices(managed)) > 1 && ctx.Err() == nil {
 		<-time.After(100 * time.Millisecond)
 	}
@@ -157,7 +158,7 @@ func dead(t *testing.T, o *Options) {
 func readable(t *testing.T, o *Options) {
 	a := newAdmin(t, o)
 	a.remove(managed)
-	must(t, open(t, o).Announce(t.Context(), "Shop.Arith", yodel.Instance{Addr: "10.0.0.1:8972", Weight: 2}, time.Minute))
+	must(t, open(t, o).Announce(t.Context(), "Shop.Arith", discovery.Instance{Addr: "10.0.0.1:8972", Weight: 2}, time.Minute))
 	all := a.slices(managed)
 	if len(all) != 1 {
 		t.Fatalf("got %+v, want one slice", all)
@@ -175,16 +176,16 @@ func readable(t *testing.T, o *Options) {
 func token(t *testing.T, server *realserver.KubernetesServer, o *Options) {
 	r := open(t, o)
 	must(t, os.WriteFile(o.TokenFile, []byte("old"), 0o600))
-	err := r.Announce(t.Context(), "Token", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute)
+	err := r.Announce(t.Context(), "Token", discovery.Instance{Addr: "10.0.0.1:1"}, time.Minute)
 	if !is(err, http.StatusUnauthorized) {
 		t.Errorf("got %v, want that it is not authorized", err)
 	}
-	err = Service("arith", o).Watch(t.Context(), func([]yodel.Instance) { t.Error("it says something") })
+	err = Service("arith", o).Watch(t.Context(), func([]discovery.Instance) { t.Error("it says something") })
 	if !is(err, http.StatusUnauthorized) {
 		t.Errorf("got %v, want that it is not authorized", err)
 	}
 	must(t, os.WriteFile(o.TokenFile, []byte(server.Token), 0o600))
-	must(t, r.Announce(t.Context(), "Token", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute))
+	must(t, r.Announce(t.Context(), "Token", discovery.Instance{Addr: "10.0.0.1:1"}, time.Minute))
 }
 
 func yes() *bool { return new(true) }
@@ -206,8 +207,8 @@ func pod(name, addr string, c conditions) endpoint {
 }
 
 // instance returns what pod is.
-func instance(name, addr, state string) yodel.Instance {
-	return yodel.Instance{
+func instance(name, addr, state string) discovery.Instance {
+	return discovery.Instance{
 		Addr: addr, Version: "v2", Weight: 3, Zone: "eu-1a", State: state, Metadata: yodel.Metadata{"pod": name, "node": "node-1"},
 	}
 }
@@ -215,16 +216,16 @@ func instance(name, addr, state string) yodel.Instance {
 // services follows a Service as its pods come and go.
 func services(t *testing.T, o *Options) {
 	a := newAdmin(t, o)
-	said := make(chan []yodel.Instance, 100)
+	said := make(chan []discovery.Instance, 100)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Service("default/arith:yodel", o).Watch(ctx, func(all []yodel.Instance) { said <- all })
+		ended <- Service("default/arith:yodel", o).Watch(ctx, func(all []discovery.Instance) { said <- all })
 	}()
-	want := func(want ...yodel.Instance) {
+	want := func(want ...discovery.Instance) {
 		t.Helper()
 		late := time.After(20 * time.Second)
-		for got := []yodel.Instance(nil); ; {
+		for got := []discovery.Instance(nil); ; {
 			select {
 			case got = <-said:
 			case <-late:
@@ -256,7 +257,7 @@ func services(t *testing.T, o *Options) {
 func contract(t *testing.T, o *Options, fail func()) {
 	a := newAdmin(t, o)
 	known := make(map[string]bool)
-	set := func(instances []yodel.Instance) {
+	set := func(instances []discovery.Instance) {
 		names := make(map[string]bool)
 		for _, in := range instances {
 			at := netip.MustParseAddrPort(in.Addr)
@@ -302,7 +303,7 @@ func TestAPodInTwoSlices(t *testing.T) {
 	got, err := s.instances([]slice{
 		part("x", "IPv4", 1, ending), part("y", "IPv4", 1, pod("a", "10.1.0.1", conditions{})), part("z", "IPv4", 1, ending),
 	})
-	if want := []yodel.Instance{instance("a", "10.1.0.1:1", "")}; err != nil || !reflect.DeepEqual(got, want) {
+	if want := []discovery.Instance{instance("a", "10.1.0.1:1", "")}; err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
 }
@@ -312,7 +313,7 @@ func TestAPodInTwoSlices(t *testing.T) {
 func TestAPodAtTheAddressOfAnother(t *testing.T) {
 	s := &service{name: "arith", port: "yodel"}
 	var both []endpoint
-	var want []yodel.Instance
+	var want []discovery.Instance
 	for i := range 32 {
 		addr := fmt.Sprintf("10.1.0.%d", 10+i)
 		ready, ending := pod(fmt.Sprint("new-", i), addr, conditions{}), pod(fmt.Sprint("old-", i), addr, conditions{Terminating: true})
@@ -403,7 +404,7 @@ func TestAWatchGoesOn(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Service("a/b", &Options{Server: server.URL, Options: registry.Options{Reconcile: time.Hour}}).Watch(ctx, func([]yodel.Instance) {})
+		ended <- Service("a/b", &Options{Server: server.URL, Options: registry.Options{Reconcile: time.Hour}}).Watch(ctx, func([]discovery.Instance) {})
 	}()
 	for _, want := range []string{"", "true100", "true150", "", "true200"} {
 		if got := <-lists; got != want {

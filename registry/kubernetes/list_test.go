@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/conformance/governed"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry"
 )
@@ -50,10 +50,10 @@ func TestServices(t *testing.T) {
 	admin := newAdmin(t, o)
 	admin.apply(slice{Metadata: metadata{Name: "web-1", Labels: map[string]string{"kubernetes.io/service-name": "web"}}, AddressType: "IPv4"})
 	for i := range 3 {
-		must(t, r.Announce(t.Context(), "list.Cart", yodel.Instance{Addr: fmt.Sprintf("10.0.0.1:%d", 1+i)}, time.Minute))
+		must(t, r.Announce(t.Context(), "list.Cart", discovery.Instance{Addr: fmt.Sprintf("10.0.0.1:%d", 1+i)}, time.Minute))
 	}
-	must(t, r.Announce(t.Context(), "list/Pay home", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute))
-	must(t, open(t, &other).Announce(t.Context(), "list.Stock", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute))
+	must(t, r.Announce(t.Context(), "list/Pay home", discovery.Instance{Addr: "10.0.0.1:1"}, time.Minute))
+	must(t, open(t, &other).Announce(t.Context(), "list.Stock", discovery.Instance{Addr: "10.0.0.1:1"}, time.Minute))
 	must(t, registry.Override(t.Context(), r, "list.Cart", "10.0.0.1:1", "inactive", 0))
 	names, err := r.Services(t.Context())
 	must(t, err)

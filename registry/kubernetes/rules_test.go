@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/conformance/governed"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/rules"
 )
@@ -45,7 +45,7 @@ func ruled(t *testing.T, server *realserver.KubernetesServer) {
 	addr := server.Addr + " " + folder
 	r := open(t, optionsIn(addr))
 	governed.Book(t, r)
-	must(t, r.Announce(t.Context(), "Listed", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute))
+	must(t, r.Announce(t.Context(), "Listed", discovery.Instance{Addr: "10.0.0.1:1"}, time.Minute))
 	if all, err := r.KeptServices(t.Context(), "rules"); err != nil || strings.Contains(strings.Join(all, " "), "Listed") {
 		t.Errorf("the services with rules are %q, %v", all, err)
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry"
 )
 
@@ -43,7 +44,7 @@ const (
 // app.kubernetes.io/version, yodel-rpc.github.io/group and yodel-rpc.github.io/weight, which
 // Kubernetes copies to the slices. Reading the labels of each pod would require the permission to
 // read pods. If a pod has an IPv4 and an IPv6 address, the IPv4 address is used.
-func Service(target string, o *Options) yodel.Resolver {
+func Service(target string, o *Options) discovery.Resolver {
 	s := &service{opts: o}
 	namespace, name, ok := strings.Cut(target, "/")
 	if !ok {
@@ -60,8 +61,8 @@ type service struct {
 	namespace, name, port string
 }
 
-// Watch implements yodel.Resolver.
-func (s *service) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+// Watch implements discovery.Resolver.
+func (s *service) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	a, err := connect(s.opts) //nolint:contextcheck // its connections outlive ctx, by the time that a watch needs to end
 	if err != nil {
 		return err
@@ -135,8 +136,8 @@ func (v *view) changed() {
 }
 
 // tell calls update with the instances when they have changed, until ctx ends.
-func (v *view) tell(ctx context.Context, update func([]yodel.Instance)) error {
-	var known []yodel.Instance
+func (v *view) tell(ctx context.Context, update func([]discovery.Instance)) error {
+	var known []discovery.Instance
 	for first := true; ; {
 		select {
 		case <-v.news:
@@ -162,17 +163,17 @@ func (v *view) tell(ctx context.Context, update func([]yodel.Instance)) error {
 	}
 }
 
-func same(a, b yodel.Instance) bool {
+func same(a, b discovery.Instance) bool {
 	return a.Addr == b.Addr && a.Group == b.Group && a.Version == b.Version && a.Weight == b.Weight && a.Zone == b.Zone &&
 		a.State == b.State && maps.Equal(a.Metadata, b.Metadata)
 }
 
 // instances returns the instances that the slices of the service describe together.
-func (s *service) instances(all []slice) ([]yodel.Instance, error) {
+func (s *service) instances(all []slice) ([]discovery.Instance, error) {
 	slices.SortFunc(all, func(a, b slice) int {
 		return cmp.Or(strings.Compare(a.AddressType, b.AddressType), strings.Compare(a.Metadata.Name, b.Metadata.Name))
 	})
-	pods := make(map[string]yodel.Instance)
+	pods := make(map[string]discovery.Instance)
 	var wrong error
 	for _, part := range all {
 		number, err := s.number(part)
@@ -197,7 +198,7 @@ func (s *service) instances(all []slice) ([]yodel.Instance, error) {
 		return nil, wrong
 	}
 	// A pod may have the address of one that terminates.
-	return registry.Distinct(slices.SortedFunc(maps.Values(pods), func(a, b yodel.Instance) int {
+	return registry.Distinct(slices.SortedFunc(maps.Values(pods), func(a, b discovery.Instance) int {
 		return cmp.Or(strings.Compare(a.Addr, b.Addr), strings.Compare(a.Metadata["pod"], b.Metadata["pod"]))
 	})), nil
 }
@@ -226,9 +227,9 @@ func (s *service) number(part slice) (int, error) {
 }
 
 // instance returns the instance for an endpoint of a slice.
-func (part slice) instance(e endpoint, number int) yodel.Instance {
+func (part slice) instance(e endpoint, number int) discovery.Instance {
 	labels := part.Metadata.Labels
-	in := yodel.Instance{
+	in := discovery.Instance{
 		Addr: net.JoinHostPort(e.Addresses[0], strconv.Itoa(number)), Zone: e.Zone, Version: labels[labelVersion], Group: labels[labelGroup],
 	}
 	in.Weight, _ = strconv.Atoi(labels[labelWeight]) // an invalid label counts as no weight

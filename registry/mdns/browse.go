@@ -16,12 +16,12 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry"
 )
 
 // Service returns the instances of a service.
-func (r *Registry) Service(name string) yodel.Resolver { return &service{r, name} }
+func (r *Registry) Service(name string) discovery.Resolver { return &service{r, name} }
 
 // A service is the resolver for one service of a registry.
 type service struct {
@@ -47,8 +47,8 @@ const (
 	maxInstances, maxHosts = 10_000, 10_000
 )
 
-// Watch implements yodel.Resolver.
-func (s *service) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+// Watch implements discovery.Resolver.
+func (s *service) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	c, err := open(s.opts.Interfaces)
 	if err != nil {
 		return err
@@ -113,9 +113,9 @@ type entrySet map[*entry]struct{}
 // An entry is one instance as the network describes it.
 type entry struct {
 	text     []string
-	service  string         // the service that the TXT record names
-	instance yodel.Instance // what the TXT record says of the instance
-	broken   bool           // the TXT record cannot be parsed
+	service  string             // the service that the TXT record names
+	instance discovery.Instance // what the TXT record says of the instance
+	broken   bool               // the TXT record cannot be parsed
 	host     string
 	port     uint16
 	parts    [parts]life
@@ -401,8 +401,8 @@ func (b *browser) next() time.Time {
 }
 
 // instances returns the instances of the service.
-func (b *browser) instances() []yodel.Instance {
-	instances := make([]yodel.Instance, 0, len(b.entries))
+func (b *browser) instances() []discovery.Instance {
+	instances := make([]discovery.Instance, 0, len(b.entries))
 	for _, name := range slices.Sorted(maps.Keys(b.entries)) {
 		e := b.entries[name]
 		if e.service != b.name || e.broken || !e.whole() {

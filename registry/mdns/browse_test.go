@@ -16,6 +16,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // A silence is a network on which nobody answers, in fake time.
@@ -95,11 +96,11 @@ func TestAListThatIsNotCompleteSaysSo(t *testing.T) {
 		t.Fatal("there is no loopback interface")
 	}
 	r := New(&Options{Type: "_yodel-part._tcp", Interfaces: []string{interfaces[i].Name}})
-	whole, err := newRecord(r.kind, "Cart", yodel.Instance{Addr: "127.0.0.1:1"})
+	whole, err := newRecord(r.kind, "Cart", discovery.Instance{Addr: "127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	part, err := newRecord(r.kind, "Pay", yodel.Instance{Addr: "127.0.0.1:2"})
+	part, err := newRecord(r.kind, "Pay", discovery.Instance{Addr: "127.0.0.1:2"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +164,7 @@ func TestMoreInstancesThanThereIsRoomFor(t *testing.T) {
 
 func TestWhatFallsSilentIsAskedForAndForgotten(t *testing.T) {
 	s := newSilence()
-	rec, err := newRecord(s.kind, "Arith", yodel.Instance{Addr: "10.0.0.1:8972", Weight: 3})
+	rec, err := newRecord(s.kind, "Arith", discovery.Instance{Addr: "10.0.0.1:8972", Weight: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +245,7 @@ func TestAddressesCostTheSameHoweverManyInstancesAreKnown(t *testing.T) {
 func FuzzText(f *testing.F) {
 	f.Add("Arith", "10.0.0.1:8972", `a "b" \ c`, "k=v")
 	f.Fuzz(func(t *testing.T, service, addr, value, key string) {
-		in := yodel.Instance{Addr: addr, Zone: value, Tags: []string{key + "x", ","}, Metadata: yodel.Metadata{key: value}}
+		in := discovery.Instance{Addr: addr, Zone: value, Tags: []string{key + "x", ","}, Metadata: yodel.Metadata{key: value}}
 		text, err := textOf(service, in)
 		if err != nil {
 			t.Skip("it does not fit")

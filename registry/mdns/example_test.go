@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/mdns"
 )
 
@@ -18,8 +19,8 @@ func Example_server() { //nolint:testableexamples // it needs a network with mul
 	r := mdns.New(nil)
 	defer r.Close()
 	s := yodel.NewServer(&yodel.ServerOptions{
-		Registrars: []yodel.Registrar{r},
-		Instance:   yodel.Instance{Version: "v2", Weight: 2},
+		Registrars: []discovery.Registrar{r},
+		Instance:   discovery.Instance{Version: "v2", Weight: 2},
 	})
 	Double.Handle(s, func(_ context.Context, n *int) (*int, error) { return new(2 * *n), nil })
 	if err := s.ListenAndServe(context.Background(), ":8972"); err != nil {

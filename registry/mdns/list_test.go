@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // TestServices lists the services that another registry announces, and none after it has withdrawn
@@ -22,14 +22,14 @@ func TestServices(t *testing.T) {
 		t.Errorf("without instances: %q, %v", names, err)
 	}
 	for _, one := range []struct {
-		announce func(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error
+		announce func(ctx context.Context, service string, in discovery.Instance, ttl time.Duration) error
 		service  string
 		addr     string
 	}{
 		{server.Announce, "shop.Cart", "127.0.0.1:1"}, {server.Announce, "shop.Cart", "127.0.0.1:2"},
 		{server.Announce, "shop.Pay@home", "127.0.0.1:1"}, {other.Announce, "shop.Stock", "127.0.0.1:1"},
 	} {
-		if err := one.announce(ctx, one.service, yodel.Instance{Addr: one.addr}, time.Minute); err != nil {
+		if err := one.announce(ctx, one.service, discovery.Instance{Addr: one.addr}, time.Minute); err != nil {
 			t.Fatal(err)
 		}
 	}

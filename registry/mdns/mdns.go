@@ -5,7 +5,7 @@
 // workshop or a laptop, with hundreds of instances but not thousands.
 //
 // An instance has the type _yodel._tcp in the domain local and a name like "Arith 10.0.0.1:8972".
-// It has an SRV record, and a TXT record with the fields of yodel.Instance, for example
+// It has an SRV record, and a TXT record with the fields of discovery.Instance, for example
 // "service=Arith", "addr=10.0.0.1:8972", "weight=3". Tools that speak DNS-SD show it. Clients also
 // find instances that other programs announce if their TXT record names the service. If it has no
 // "addr", the client takes the address from the SRV record.
@@ -30,7 +30,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // domain is the domain of multicast DNS.
@@ -76,9 +76,9 @@ func New(o *Options) *Registry {
 	return r
 }
 
-// Announce implements yodel.Registrar. It sends the record to the network, and answers questions
-// about it until ttl has passed.
-func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
+// Announce implements discovery.Registrar. It sends the record to the network, and answers
+// questions about it until ttl has passed.
+func (r *Registry) Announce(ctx context.Context, service string, in discovery.Instance, ttl time.Duration) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -96,12 +96,12 @@ func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instan
 	return r.conn.send(answer(rec.answers(seconds(ttl))))
 }
 
-// Withdraw implements yodel.Registrar. It sends a goodbye for the instance.
+// Withdraw implements discovery.Registrar. It sends a goodbye for the instance.
 func (r *Registry) Withdraw(ctx context.Context, service, addr string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	rec, err := newRecord(r.kind, service, yodel.Instance{Addr: addr})
+	rec, err := newRecord(r.kind, service, discovery.Instance{Addr: addr})
 	if err != nil {
 		return nil // Announce does not announce it either
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/mdns"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -72,16 +73,16 @@ func TestRegistry(t *testing.T) {
 
 // A follower is a client of a registry.
 type follower struct {
-	said   chan []yodel.Instance
+	said   chan []discovery.Instance
 	cancel context.CancelFunc
 	ended  chan error
 }
 
-func follow(t *testing.T, r yodel.Resolver) *follower {
+func follow(t *testing.T, r discovery.Resolver) *follower {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	f := &follower{make(chan []yodel.Instance, 100), cancel, make(chan error, 1)}
-	go func() { f.ended <- r.Watch(ctx, func(instances []yodel.Instance) { f.said <- instances }) }()
+	f := &follower{make(chan []discovery.Instance, 100), cancel, make(chan error, 1)}
+	go func() { f.ended <- r.Watch(ctx, func(instances []discovery.Instance) { f.said <- instances }) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-f.ended; err != nil {
@@ -92,11 +93,11 @@ func follow(t *testing.T, r yodel.Resolver) *follower {
 }
 
 // until waits for a set that is right, and returns how long that took.
-func (f *follower) until(t *testing.T, want string, right func([]yodel.Instance) bool) time.Duration {
+func (f *follower) until(t *testing.T, want string, right func([]discovery.Instance) bool) time.Duration {
 	t.Helper()
 	began := time.Now()
 	late := time.After(30 * time.Second)
-	var last []yodel.Instance
+	var last []discovery.Instance
 	for {
 		select {
 		case last = <-f.said:
@@ -112,7 +113,7 @@ func (f *follower) until(t *testing.T, want string, right func([]yodel.Instance)
 func (f *follower) untilAt(t *testing.T, addrs ...string) time.Duration {
 	t.Helper()
 	slices.Sort(addrs)
-	return f.until(t, fmt.Sprintf("%q", addrs), func(instances []yodel.Instance) bool {
+	return f.until(t, fmt.Sprintf("%q", addrs), func(instances []discovery.Instance) bool {
 		var got []string
 		for _, in := range instances {
 			got = append(got, in.Addr)
@@ -134,7 +135,7 @@ func serve(kind string) error {
 	}
 	i := slices.IndexFunc(interfaces, func(in net.Interface) bool { return in.Flags&net.FlagLoopback != 0 })
 	r := mdns.New(&mdns.Options{Type: kind, Interfaces: []string{interfaces[i].Name}})
-	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}, AnnounceEvery: every})
+	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{r}, AnnounceEvery: every})
 	yodel.Method[string, string]("Echo.Say").Handle(s, func(_ context.Context, text *string) (*string, error) { return text, nil })
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -203,10 +204,10 @@ func TestProcesses(t *testing.T) {
 func TestAnInterfaceThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	r := mdns.New(&mdns.Options{Interfaces: []string{"none7"}})
-	if err := r.Announce(t.Context(), "Arith", yodel.Instance{Addr: "127.0.0.1:1"}, time.Second); err == nil {
+	if err := r.Announce(t.Context(), "Arith", discovery.Instance{Addr: "127.0.0.1:1"}, time.Second); err == nil {
 		t.Error("Announce did not fail")
 	}
-	if err := r.Service("Arith").Watch(t.Context(), func([]yodel.Instance) {}); err == nil {
+	if err := r.Service("Arith").Watch(t.Context(), func([]discovery.Instance) {}); err == nil {
 		t.Error("Watch did not fail")
 	}
 }
@@ -215,11 +216,11 @@ func TestWhatDoesNotFit(t *testing.T) {
 	t.Parallel()
 	r := join(t, "_yodel-fit._tcp")
 	long := string(make([]byte, 300))
-	if err := r.Announce(t.Context(), "Arith", yodel.Instance{Addr: "127.0.0.1:1", Zone: long}, time.Second); err == nil {
+	if err := r.Announce(t.Context(), "Arith", discovery.Instance{Addr: "127.0.0.1:1", Zone: long}, time.Second); err == nil {
 		t.Error("Announce took a zone that has no room in a TXT record")
 	}
 	name := fmt.Sprintf("%0100d", 7) // a label has room for 63 bytes
-	if err := r.Announce(t.Context(), name, yodel.Instance{Addr: "127.0.0.1:1"}, time.Minute); err != nil {
+	if err := r.Announce(t.Context(), name, discovery.Instance{Addr: "127.0.0.1:1"}, time.Minute); err != nil {
 		t.Error(err)
 	}
 	follow(t, r.Service(name)).untilAt(t, "127.0.0.1:1")
@@ -230,7 +231,7 @@ func TestCloseSaysGoodbye(t *testing.T) {
 	const kind = "_yodel-close._tcp"
 	f := follow(t, join(t, kind).Service("Arith"))
 	r := join(t, kind)
-	if err := r.Announce(t.Context(), "Arith", yodel.Instance{Addr: "127.0.0.1:1"}, time.Hour); err != nil {
+	if err := r.Announce(t.Context(), "Arith", discovery.Instance{Addr: "127.0.0.1:1"}, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	f.untilAt(t, "127.0.0.1:1")
@@ -238,7 +239,7 @@ func TestCloseSaysGoodbye(t *testing.T) {
 		t.Error(err)
 	}
 	f.untilAt(t)
-	if err := r.Announce(t.Context(), "Arith", yodel.Instance{Addr: "127.0.0.1:1"}, time.Hour); err == nil {
+	if err := r.Announce(t.Context(), "Arith", discovery.Instance{Addr: "127.0.0.1:1"}, time.Hour); err == nil {
 		t.Error("a registry that is closed announces")
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 )
 
@@ -102,22 +103,22 @@ func TestPeerSeesUs(t *testing.T) {
 	t.Parallel()
 	const kind = "_yodel-us._tcp"
 	r := join(t, kind)
-	announce := func(in yodel.Instance) {
+	announce := func(in discovery.Instance) {
 		t.Helper()
 		if err := r.Announce(t.Context(), "Arith", in, time.Minute); err != nil {
 			t.Fatal(err)
 		}
 	}
-	announce(yodel.Instance{Addr: "10.1.2.3:8972"}) // before it begins to look
+	announce(discovery.Instance{Addr: "10.1.2.3:8972"}) // before it begins to look
 	p := startPeer(t, kind)
 	p.until(t, "what was there before", func(s sighting) bool {
 		return s.Event == "added" && s.Name == "Arith 10.1.2.3:8972."+kind+".local." && s.Port == 8972 && slices.Equal(s.Addresses, []string{"10.1.2.3"})
 	})
-	announce(yodel.Instance{Addr: "10.1.2.4:8972", Weight: 3, Zone: "Zürich", Metadata: yodel.Metadata{"a=b": `"\`}})
+	announce(discovery.Instance{Addr: "10.1.2.4:8972", Weight: 3, Zone: "Zürich", Metadata: yodel.Metadata{"a=b": `"\`}})
 	p.until(t, "what came later", func(s sighting) bool {
 		return s.Event == "added" && s.Text["service"] == "Arith" && s.Text["weight"] == "3" && s.Text["zone"] == "Zürich" && s.Text["md-a%3Db"] == `"\`
 	})
-	announce(yodel.Instance{Addr: "10.1.2.4:8972", Weight: 5})
+	announce(discovery.Instance{Addr: "10.1.2.4:8972", Weight: 5})
 	p.until(t, "a change", func(s sighting) bool { return s.Event == "updated" && s.Text["weight"] == "5" && s.Text["zone"] == "" })
 	if err := r.Withdraw(t.Context(), "Arith", "10.1.2.4:8972"); err != nil {
 		t.Fatal(err)
@@ -138,7 +139,7 @@ func TestWeSeePeer(t *testing.T) {
 	p.tell(t, order{Do: "announce", Name: "other", Port: 4003, TTL: 60, Text: map[string]string{"service": "Others"}})
 	f.untilAt(t, "127.0.0.1:4001", "127.0.0.1:4002")
 	p.tell(t, order{Do: "announce", Name: "one", Port: 4001, TTL: 60, Text: map[string]string{"service": "Arith", "weight": "7"}})
-	f.until(t, "another weight", func(instances []yodel.Instance) bool { return len(instances) == 2 && instances[0].Weight == 7 })
+	f.until(t, "another weight", func(instances []discovery.Instance) bool { return len(instances) == 2 && instances[0].Weight == 7 })
 	<-time.After(9 * time.Second) // the second one would be forgotten, were it not asked for again
 	later := follow(t, join(t, kind).Service("Arith"))
 	later.untilAt(t, "127.0.0.1:4001", "127.0.0.1:4002")

@@ -14,7 +14,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // A record holds the DNS records of one announced instance.
@@ -30,7 +30,7 @@ type record struct {
 
 // newRecord returns the record of an instance. Clients of yodel read its text. Other programs read
 // its host and port.
-func newRecord(kind, service string, in yodel.Instance) (*record, error) {
+func newRecord(kind, service string, in discovery.Instance) (*record, error) {
 	text, err := textOf(service, in)
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry"
 )
 
@@ -39,7 +40,7 @@ const (
 )
 
 // textOf returns the strings of the TXT record for an instance of a service.
-func textOf(service string, in yodel.Instance) ([]string, error) {
+func textOf(service string, in discovery.Instance) ([]string, error) {
 	var text []string
 	add := func(key, value string) {
 		if value != "" {
@@ -93,7 +94,7 @@ func textOf(service string, in yodel.Instance) ([]string, error) {
 }
 
 // instanceOf reads a TXT record that textOf, or another program, wrote.
-func instanceOf(text []string) (service string, in yodel.Instance, err error) {
+func instanceOf(text []string) (service string, in discovery.Instance, err error) {
 	values := make(map[string]string)
 	number := func(key string) float64 {
 		n, bad := strconv.ParseFloat(cmp.Or(values[key], "0"), 64)

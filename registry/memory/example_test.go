@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/memory"
 )
 
@@ -15,7 +16,7 @@ const Double yodel.Method[int, int] = "Arith.Double"
 // A program, or a test, has a server and a client of it.
 func Example() {
 	r := memory.New(nil)
-	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
+	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{r}})
 	Double.Handle(s, func(_ context.Context, n *int) (*int, error) { return new(2 * *n), nil })
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error)
@@ -37,10 +38,10 @@ func Example() {
 }
 
 // waitForInstance returns when an instance of the service is known.
-func waitForInstance(service yodel.Resolver) {
+func waitForInstance(service discovery.Resolver) {
 	ctx, found := context.WithCancel(context.Background())
 	defer found()
-	if err := service.Watch(ctx, func(all []yodel.Instance) {
+	if err := service.Watch(ctx, func(all []discovery.Instance) {
 		if len(all) > 0 {
 			found()
 		}

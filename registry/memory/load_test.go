@@ -10,6 +10,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/balance"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/memory"
 )
 
@@ -25,7 +26,7 @@ func TestANewClientBeginsWithTheLeastLoaded(t *testing.T) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		must(t, err)
 		addr := l.Addr().String()
-		s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}, AnnounceEvery: 50 * time.Millisecond})
+		s := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{r}, AnnounceEvery: 50 * time.Millisecond})
 		must(t, s.Handle("Work.Long", func() { <-release }))
 		must(t, s.Handle("Work.Where", func() string { return addr }))
 		go func() { _ = s.Serve(ctx, l); served <- struct{}{} }()
@@ -51,7 +52,7 @@ func TestANewClientBeginsWithTheLeastLoaded(t *testing.T) {
 	}
 	known, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	must(t, r.Service("Work").Watch(known, func(all []yodel.Instance) {
+	must(t, r.Service("Work").Watch(known, func(all []discovery.Instance) {
 		loads := make(map[string]int)
 		for _, in := range all {
 			loads[in.Addr] = in.Inflight

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/internal/dubborecord"
 )
 
@@ -24,7 +24,7 @@ import (
 //	server := yodel.NewServer(&yodel.ServerOptions{
 //		Codecs:     []yodel.Codec{hessian2.Codec},
 //		Protocols:  []yodel.Protocol{dubbo.Protocol},
-//		Registrars: []yodel.Registrar{r},
+//		Registrars: []discovery.Registrar{r},
 //	})
 //	err := server.RegisterName("com.acme.Greeter", Greeter{})
 //
@@ -92,8 +92,8 @@ func serviceOf(k dubborecord.Key) string {
 	return plain(strings.Join([]string{providers, k.Interface, k.Version, k.Group}, ":"))
 }
 
-// Announce implements yodel.Registrar.
-func (d *Dubbo) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
+// Announce implements discovery.Registrar.
+func (d *Dubbo) Announce(ctx context.Context, service string, in discovery.Instance, ttl time.Duration) error {
 	p, err := dubborecord.NewProvider(d.application, service, in)
 	if err != nil {
 		return fmt.Errorf("announce %s to Dubbo: %w", service, err)
@@ -212,7 +212,7 @@ func (d *Dubbo) change(ctx context.Context, group, id string, to func(before str
 	}
 }
 
-// Withdraw implements yodel.Registrar.
+// Withdraw implements discovery.Registrar.
 func (d *Dubbo) Withdraw(ctx context.Context, service, addr string) error {
 	return d.alone(ctx, func() error {
 		of := d.announced[addr]
@@ -249,6 +249,6 @@ func (d *Dubbo) Withdraw(ctx context.Context, service, addr string) error {
 // or route providers are ignored. If the metadata of an application are not in Nacos, because its
 // metadata type is not remote, the resolver assumes that all of its ports serve all interfaces that
 // are mapped to it, without a version or a group.
-func (d *Dubbo) Service(name string) yodel.Resolver {
+func (d *Dubbo) Service(name string) discovery.Resolver {
 	return &dubboService{d, name, dubborecord.ParseKey(name)}
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry/nacos"
 )
@@ -33,8 +33,8 @@ func TestDubbo(t *testing.T) { //nolint:tparallel // as in TestRegistry
 func testDubbo(t *testing.T, addr string, o nacos.Options) {
 	first, second, client := openDubbo(t, addr, "first", o), openDubbo(t, addr, "second", o), openDubbo(t, addr, "client", o)
 	name := map[bool]string{false: "a.B$C", true: "v1.B"}[o.V1]
-	in := yodel.Instance{Addr: "10.0.0.1:20880", Protocols: []string{"yodel", "dubbo"}, Version: "1.0.0"}
-	other := yodel.Instance{Addr: "10.0.0.2:20880", Protocols: []string{"dubbo", "http"}, Version: "2.0.0", Group: "red"}
+	in := discovery.Instance{Addr: "10.0.0.1:20880", Protocols: []string{"yodel", "dubbo"}, Version: "1.0.0"}
+	other := discovery.Instance{Addr: "10.0.0.2:20880", Protocols: []string{"dubbo", "http"}, Version: "2.0.0", Group: "red"}
 	want(t, client.Service(name))
 	must(t, first.Announce(t.Context(), name, in, time.Minute))
 	want(t, client.Service(name), in)
@@ -81,22 +81,22 @@ func testDubbo(t *testing.T, addr string, o nacos.Options) {
 
 func TestDubboErrors(t *testing.T) {
 	r := openDubbo(t, realserver.FreeAddr(t), "x", nacos.Options{})
-	if err := r.Announce(t.Context(), "a.B", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute); err == nil || !strings.Contains(err.Error(), "no protocol of Dubbo") {
+	if err := r.Announce(t.Context(), "a.B", discovery.Instance{Addr: "10.0.0.1:1"}, time.Minute); err == nil || !strings.Contains(err.Error(), "no protocol of Dubbo") {
 		t.Errorf("got %v", err)
 	}
-	if err := r.Announce(t.Context(), "a.B", yodel.Instance{Addr: "10.0.0.1:1", Protocols: []string{"dubbo"}}, time.Minute); err == nil {
+	if err := r.Announce(t.Context(), "a.B", discovery.Instance{Addr: "10.0.0.1:1", Protocols: []string{"dubbo"}}, time.Minute); err == nil {
 		t.Error("it announces without a server")
 	}
 	must(t, r.Withdraw(t.Context(), "a.C", "10.0.0.1:1"))
 	if text := r.String(); !strings.HasPrefix(text, "Dubbo in Nacos at 127.0.0.1:") {
 		t.Errorf("got %q", text)
 	}
-	if err := r.Service("a.B").Watch(t.Context(), func([]yodel.Instance) {}); err == nil || !strings.Contains(err.Error(), "nacos") {
+	if err := r.Service("a.B").Watch(t.Context(), func([]discovery.Instance) {}); err == nil || !strings.Contains(err.Error(), "nacos") {
 		t.Errorf("got %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := r.Service("a.B").Watch(ctx, func([]yodel.Instance) {}); err != nil {
+	if err := r.Service("a.B").Watch(ctx, func([]discovery.Instance) {}); err != nil {
 		t.Errorf("got %v", err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/internal/dubborecord"
 )
 
@@ -24,10 +24,10 @@ type dubboService struct {
 // String describes the resolver in errors and logs.
 func (s *dubboService) String() string { return fmt.Sprintf("service %q in %v", s.name, s.Dubbo) }
 
-// Watch implements yodel.Resolver.
-func (s *dubboService) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+// Watch implements discovery.Resolver.
+func (s *dubboService) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	w := &dubboWatch{dubboService: s}
-	return poll(ctx, s.registry.opts.Every, update, func() ([]yodel.Instance, error) { return w.instances(ctx) })
+	return poll(ctx, s.registry.opts.Every, update, func() ([]discovery.Instance, error) { return w.instances(ctx) })
 }
 
 // A dubboWatch is a call of Watch.
@@ -44,13 +44,13 @@ type findings struct {
 
 // instances returns the instances of the service. A record that cannot be read is logged and left
 // out.
-func (w *dubboWatch) instances(ctx context.Context) ([]yodel.Instance, error) {
+func (w *dubboWatch) instances(ctx context.Context) ([]discovery.Instance, error) {
 	w.last, w.now = w.now, findings{make(map[[2]string][]byte), make(map[string]bool)}
 	names, err := w.services(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var all []yodel.Instance
+	var all []discovery.Instance
 	for _, name := range names {
 		hosts, err := w.hosts(ctx, name)
 		if err != nil {
@@ -117,7 +117,7 @@ func (w *dubboWatch) hosts(ctx context.Context, name string) ([]host, error) {
 }
 
 // ofApplication returns the instances of the service in an application.
-func (w *dubboWatch) ofApplication(ctx context.Context, name string) (all []yodel.Instance, err error) {
+func (w *dubboWatch) ofApplication(ctx context.Context, name string) (all []discovery.Instance, err error) {
 	hosts, err := w.hosts(ctx, name)
 	if err != nil {
 		return nil, err
@@ -170,7 +170,7 @@ func (w *dubboWatch) report(service string, h host, err error) {
 func (h host) addr() string { return net.JoinHostPort(h.IP, strconv.Itoa(h.Port)) }
 
 // weighed returns an instance with the state that it has in Nacos.
-func (h host) weighed(in yodel.Instance) yodel.Instance {
+func (h host) weighed(in discovery.Instance) discovery.Instance {
 	if h.Weight <= 0 {
 		in.State = inactive
 	}

@@ -18,10 +18,11 @@ import (
 	"unicode/utf16"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry"
 )
 
-// These are the metadata keys for fields of yodel.Instance.
+// These are the metadata keys for fields of discovery.Instance.
 const (
 	keyAddr      = "addr" // only for addresses other than host:port
 	keyGroup     = "group"
@@ -101,7 +102,7 @@ func fits(q url.Values, md map[string]string) error {
 }
 
 // describe returns the parameters that register an instance.
-func (r *Registry) describe(service string, in yodel.Instance, ttl time.Duration) (url.Values, error) {
+func (r *Registry) describe(service string, in discovery.Instance, ttl time.Duration) (url.Values, error) {
 	if in.Weight < 0 {
 		return nil, fmt.Errorf("nacos: %s has the weight %d", in.Addr, in.Weight)
 	}
@@ -169,21 +170,21 @@ type host struct {
 
 // instances returns the healthy and enabled instances of a list, including those with weight 0,
 // which are inactive.
-func instances(hosts []host) []yodel.Instance {
-	all := make([]yodel.Instance, 0, len(hosts))
+func instances(hosts []host) []discovery.Instance {
+	all := make([]discovery.Instance, 0, len(hosts))
 	for _, h := range hosts {
 		if h.Healthy && h.Enabled { // an instance without heartbeats is not healthy
 			all = append(all, h.instance())
 		}
 	}
-	slices.SortFunc(all, func(a, b yodel.Instance) int { return strings.Compare(a.Addr, b.Addr) })
+	slices.SortFunc(all, func(a, b discovery.Instance) int { return strings.Compare(a.Addr, b.Addr) })
 	return all
 }
 
 // instance converts a host to an instance. An entry of the metadata with one of the registry's keys
 // but an invalid value stays in the metadata.
-func (h host) instance() yodel.Instance {
-	in := yodel.Instance{Addr: h.addr()}
+func (h host) instance() discovery.Instance {
+	in := discovery.Instance{Addr: h.addr()}
 	if h.Weight <= 0 {
 		in.State = inactive
 		take(h.Metadata, keyWeight, &in.Weight, strconv.Atoi)

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // Services returns the names of the services in the namespace and the group, sorted, including
@@ -29,7 +30,7 @@ func (r *Registry) Services(ctx context.Context) ([]string, error) {
 	return slices.Compact(names), err
 }
 
-// Describe implements the optional method of yodel.Resolver.
+// Describe implements the optional method of discovery.Resolver.
 func (s *service) Describe() yodel.Description { return yodel.Description{Services: s.services} }
 
 // services returns the name of the service and those of all services.
@@ -38,4 +39,4 @@ func (s *service) services(ctx context.Context) (asked string, known []string, e
 	return s.name, known, err
 }
 
-var _ yodel.Resolver = (*service)(nil)
+var _ discovery.Resolver = (*service)(nil)

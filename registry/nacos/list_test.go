@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/conformance/governed"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry/nacos"
 )
@@ -98,9 +98,9 @@ func TestServices(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	r, other := connect(t, addr, nacos.Options{}), connect(t, addr, nacos.Options{Group: "other"})
-	must(t, r.Announce(ctx, "list.Cart", yodel.Instance{Addr: "127.0.0.1:1"}, time.Minute))
-	must(t, r.Announce(ctx, "list/Pay@@home", yodel.Instance{Addr: "127.0.0.1:1"}, time.Minute))
-	must(t, other.Announce(ctx, "list.Stock", yodel.Instance{Addr: "127.0.0.1:1"}, time.Minute))
+	must(t, r.Announce(ctx, "list.Cart", discovery.Instance{Addr: "127.0.0.1:1"}, time.Minute))
+	must(t, r.Announce(ctx, "list/Pay@@home", discovery.Instance{Addr: "127.0.0.1:1"}, time.Minute))
+	must(t, other.Announce(ctx, "list.Stock", discovery.Instance{Addr: "127.0.0.1:1"}, time.Minute))
 	for ctx.Err() == nil {
 		names, err := r.Services(ctx)
 		must(t, err)

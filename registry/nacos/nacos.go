@@ -3,7 +3,7 @@
 // Package nacos is a registry in Nacos, by its Open API over HTTP.
 //
 //	r := nacos.New("10.0.0.1:8848", nil)
-//	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
+//	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{r}})
 //	c := yodel.NewClient(r.Service("Arith"), nil)
 //
 // It uses only the standard library; the SDK of Nacos needs 259 modules. The price is that Nacos
@@ -13,7 +13,7 @@
 // Records are ephemeral instances in the format of the SDK, and a heartbeat keeps them alive.
 // Nacos's console shows their address, weight and metadata, and other clients of Nacos can call
 // them. Clients of yodel also find instances that other programs have registered. Fields of
-// yodel.Instance for which Nacos has no field, such as version, zone and group, are in the
+// discovery.Instance for which Nacos has no field, such as version, zone and group, are in the
 // metadata. All metadata of an instance together may have 1,024 bytes. An inactive instance has
 // weight 0, so that Nacos's own clients do not call it either. Nacos checks every 5 s for records
 // whose time to live has passed, and loses all records when it is restarted. Rules
@@ -30,7 +30,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/defaults"
 	"github.com/yodel-rpc/yodel/registry"
 )
@@ -113,9 +113,9 @@ func (r *Registry) Close() error {
 	return nil
 }
 
-// Announce implements yodel.Registrar. If Nacos already has the record with the same content,
+// Announce implements discovery.Registrar. If Nacos already has the record with the same content,
 // Announce sends a heartbeat only. A new registration would look like a change to other clients.
-func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
+func (r *Registry) Announce(ctx context.Context, service string, in discovery.Instance, ttl time.Duration) error {
 	in, err := r.settled(ctx, service, in)
 	if err != nil {
 		return err
@@ -152,8 +152,8 @@ func (r *Registry) keep(ctx context.Context, id, about url.Values) error {
 	return err
 }
 
-// Withdraw implements yodel.Registrar. It leaves the record of another process that has announced
-// itself at addr since.
+// Withdraw implements discovery.Registrar. It leaves the record of another process that has
+// announced itself at addr since.
 func (r *Registry) Withdraw(ctx context.Context, service, addr string) error {
 	id := r.identify(service, addr)
 	if fits(id, nil) != nil {

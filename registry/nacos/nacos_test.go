@@ -19,6 +19,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/conformance/governed"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry/nacos"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -54,7 +55,7 @@ type recorder struct {
 	known map[[2]string]bool
 }
 
-func (r *recorder) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
+func (r *recorder) Announce(ctx context.Context, service string, in discovery.Instance, ttl time.Duration) error {
 	r.mu.Lock()
 	r.known[[2]string{service, in.Addr}] = true
 	r.mu.Unlock()
@@ -83,7 +84,7 @@ func TestRegistry(t *testing.T) { //nolint:tparallel // its parts trouble one se
 	r := &recorder{Registry: connect(t, network.Addr, nacos.Options{}), known: make(map[[2]string]bool)}
 	yodeltest.TestRegistry(t, yodeltest.Registry{
 		Registrar: r, Another: connect(t, network.Addr, nacos.Options{}),
-		Service: func(name string) yodel.Resolver { return connect(t, network.Addr, nacos.Options{}).Service(name) },
+		Service: func(name string) discovery.Resolver { return connect(t, network.Addr, nacos.Options{}).Service(name) },
 		Late:    8 * time.Second, // it looks every 5 s
 		// no Restart: it keeps no ephemeral instance when it ends
 		Kill: server.Kill, RestartEmpty: server.RestartEmpty,
@@ -92,7 +93,7 @@ func TestRegistry(t *testing.T) { //nolint:tparallel // its parts trouble one se
 	})
 	t.Run("TLS", func(t *testing.T) {
 		p, secure := realserver.Secured(t, server.Addr)
-		r, in := connect(t, "https://"+p.Addr, nacos.Options{TLS: secure}), yodel.Instance{Addr: "10.0.0.1:1"}
+		r, in := connect(t, "https://"+p.Addr, nacos.Options{TLS: secure}), discovery.Instance{Addr: "10.0.0.1:1"}
 		must(t, r.Announce(t.Context(), "Secured", in, time.Minute))
 		want(t, r.Service("Secured"), in)
 	})
@@ -102,8 +103,8 @@ func TestRegistry(t *testing.T) { //nolint:tparallel // its parts trouble one se
 	t.Run("others", func(t *testing.T) { others(t, server.Addr) })
 	t.Run("several servers", func(t *testing.T) {
 		r := connect(t, realserver.FreeAddr(t)+", http://"+server.Addr+"/", nacos.Options{})
-		must(t, r.Announce(t.Context(), "Several", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute))
-		want(t, r.Service("Several"), yodel.Instance{Addr: "10.0.0.1:1"})
+		must(t, r.Announce(t.Context(), "Several", discovery.Instance{Addr: "10.0.0.1:1"}, time.Minute))
+		want(t, r.Service("Several"), discovery.Instance{Addr: "10.0.0.1:1"})
 	})
 }
 
@@ -113,19 +114,19 @@ func partition(t *testing.T, addr string) {
 	o := nacos.Options{Timeout: 3 * time.Second} // Nacos takes up to 2 s to return a change
 	yodeltest.TestRegistry(t, yodeltest.Registry{
 		Registrar: connect(t, p.Addr, o),
-		Service:   func(name string) yodel.Resolver { return connect(t, p.Addr, o).Service(name) },
+		Service:   func(name string) discovery.Resolver { return connect(t, p.Addr, o).Service(name) },
 		Late:      8 * time.Second, Instances: 50, Stop: p.Cut, Continue: p.Heal,
 	})
 }
 
 // want waits until a service has these instances.
-func want(t *testing.T, r yodel.Resolver, instances ...yodel.Instance) {
+func want(t *testing.T, r discovery.Resolver, instances ...discovery.Instance) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	var last []yodel.Instance
+	var last []discovery.Instance
 	var right bool
-	err := r.Watch(ctx, func(got []yodel.Instance) {
+	err := r.Watch(ctx, func(got []discovery.Instance) {
 		last = got
 		if right = len(got) == len(instances) && (len(got) == 0 || reflect.DeepEqual(got, instances)); right {
 			cancel()
@@ -138,7 +139,7 @@ func want(t *testing.T, r yodel.Resolver, instances ...yodel.Instance) {
 
 // versions has one side speak version 1 of the API and the other one version 3.
 func versions(t *testing.T, addr string) {
-	in := yodel.Instance{Addr: "10.0.0.1:8972", Weight: 3, Version: "v2", Metadata: yodel.Metadata{"owner": "Zoë"}}
+	in := discovery.Instance{Addr: "10.0.0.1:8972", Weight: 3, Version: "v2", Metadata: yodel.Metadata{"owner": "Zoë"}}
 	for _, first := range []bool{false, true} {
 		service := fmt.Sprintf("Versions/%v", first)
 		writer, reader := connect(t, addr, nacos.Options{V1: first}), connect(t, addr, nacos.Options{V1: !first})
@@ -171,8 +172,8 @@ func listed(t *testing.T, addr string, q url.Values) []map[string]any {
 // console checks that people and other clients of Nacos see what an instance is.
 func console(t *testing.T, addr string) {
 	r := connect(t, addr, nacos.Options{Namespace: "shop", Group: "trade", Cluster: "zurich"})
-	active := yodel.Instance{Addr: "10.0.0.1:8972", Weight: 7, Version: "v2", Zone: "eu-1a"}
-	resting := yodel.Instance{Addr: "10.0.0.2:8972", Weight: 5, State: "inactive"}
+	active := discovery.Instance{Addr: "10.0.0.1:8972", Weight: 7, Version: "v2", Zone: "eu-1a"}
+	resting := discovery.Instance{Addr: "10.0.0.2:8972", Weight: 5, State: "inactive"}
 	must(t, r.Announce(t.Context(), "Arith", active, time.Minute))
 	must(t, r.Announce(t.Context(), "Arith", resting, time.Minute))
 	want(t, r.Service("Arith"), active, resting)
@@ -188,7 +189,7 @@ func console(t *testing.T, addr string) {
 	if want := (map[any]any{"10.0.0.1": 7.0, "10.0.0.2": 0.0}); !reflect.DeepEqual(weights, want) {
 		t.Errorf("the weights are %v, want %v", weights, want)
 	}
-	err := r.Announce(t.Context(), "Arith", yodel.Instance{Addr: "10.0.0.3:1", Metadata: yodel.Metadata{"long": strings.Repeat("x", 2000)}}, time.Minute)
+	err := r.Announce(t.Context(), "Arith", discovery.Instance{Addr: "10.0.0.3:1", Metadata: yodel.Metadata{"long": strings.Repeat("x", 2000)}}, time.Minute)
 	if err == nil || !strings.Contains(err.Error(), "1024") {
 		t.Errorf("got %v, want that the metadata is too long", err)
 	}
@@ -210,8 +211,8 @@ func others(t *testing.T, addr string) {
 		resp.Body.Close()
 	}
 	want(t, connect(t, addr, nacos.Options{}).Service("Others"),
-		yodel.Instance{Addr: "10.0.0.1:80", Weight: 3, Version: "1.0", Metadata: yodel.Metadata{"latitude": "north", "side": "provider"}},
-		yodel.Instance{Addr: "10.0.0.2:80"}, yodel.Instance{Addr: "10.0.0.3:80", State: "inactive"})
+		discovery.Instance{Addr: "10.0.0.1:80", Weight: 3, Version: "1.0", Metadata: yodel.Metadata{"latitude": "north", "side": "provider"}},
+		discovery.Instance{Addr: "10.0.0.2:80"}, discovery.Instance{Addr: "10.0.0.3:80", State: "inactive"})
 }
 
 func TestAuthentication(t *testing.T) {
@@ -222,7 +223,7 @@ func TestAuthentication(t *testing.T) {
 	resp, err := (&http.Client{Transport: transport}).PostForm("http://"+server.Addr+"/nacos/v3/auth/user/admin", url.Values{"password": {"secret"}})
 	must(t, err)
 	resp.Body.Close()
-	in := yodel.Instance{Addr: "10.0.0.1:1"}
+	in := discovery.Instance{Addr: "10.0.0.1:1"}
 	r := connect(t, server.Addr, nacos.Options{Username: "nacos", Password: "secret"})
 	late := time.After(time.Minute)
 	for err = r.Announce(t.Context(), "Secret", in, time.Minute); err != nil; err = r.Announce(t.Context(), "Secret", in, time.Minute) {
@@ -253,10 +254,10 @@ func TestErrorsNameNoPassword(t *testing.T) {
 	defer server.Close()
 	at := strings.Replace(server.URL, "://", "://proxy:secret@", 1)
 	r := connect(t, at, nacos.Options{})
-	in := yodel.Instance{Addr: "10.0.0.1:1"}
+	in := discovery.Instance{Addr: "10.0.0.1:1"}
 	for _, err := range []error{
 		r.Announce(t.Context(), "Arith", in, time.Minute), r.Withdraw(t.Context(), "Arith", in.Addr),
-		r.Service("Arith").Watch(t.Context(), func([]yodel.Instance) {}),
+		r.Service("Arith").Watch(t.Context(), func([]discovery.Instance) {}),
 	} {
 		if err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), server.Listener.Addr().String()) {
 			t.Errorf("got %v, want where it was refused, and no password", err)
@@ -306,7 +307,7 @@ func TestTokensAreReplaced(t *testing.T) {
 		if i == 3 {
 			valid.Store(-1)
 		}
-		must(t, r.Announce(t.Context(), "Arith", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute))
+		must(t, r.Announce(t.Context(), "Arith", discovery.Instance{Addr: "10.0.0.1:1"}, time.Minute))
 		if logins.Load() != logged {
 			t.Errorf("call %d: logged in %d times, want %d", i, logins.Load(), logged)
 		}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry"
 )
 
@@ -19,7 +20,7 @@ import (
 
 const overrides = "overrides"
 
-// Describe implements the optional method of yodel.Registrar.
+// Describe implements the optional method of discovery.Registrar.
 func (r *Registry) Describe() yodel.Description {
 	return yodel.Description{Overrides: r.Overrides, Override: r.Override}
 }
@@ -35,7 +36,7 @@ func (r *Registry) Override(ctx context.Context, service, addr, state string, we
 }
 
 // Overrides returns a resolver for the settings of operators for a service. It polls.
-func (r *Registry) Overrides(service string) yodel.Resolver { return settings{r, service} }
+func (r *Registry) Overrides(service string) discovery.Resolver { return settings{r, service} }
 
 // settings is the resolver for the settings for one service.
 type settings struct {
@@ -43,10 +44,10 @@ type settings struct {
 	name string
 }
 
-// Watch implements yodel.Resolver.
-func (s settings) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+// Watch implements discovery.Resolver.
+func (s settings) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	return s.of.kept(ctx, s.of.opts.Every, s.name, overrides, func(records map[string][]byte) {
-		all := make([]yodel.Instance, 0, len(records))
+		all := make([]discovery.Instance, 0, len(records))
 		for name, value := range records {
 			in, _ := registry.Settings.Instance(name, value) // the instance says what is wrong
 			all = append(all, in)
@@ -57,7 +58,7 @@ func (s settings) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 
 // settled returns in with the setting of an operator. If the user may not read configurations, it
 // returns in unchanged.
-func (r *Registry) settled(ctx context.Context, service string, in yodel.Instance) (yodel.Instance, error) {
+func (r *Registry) settled(ctx context.Context, service string, in discovery.Instance) (discovery.Instance, error) {
 	content, err := r.readConfiguration(ctx, r.opts.Group, keptID(overrides, service))
 	if failed, ok := errors.AsType[httpError](err); ok && failed.status == http.StatusForbidden {
 		return in, nil

@@ -9,12 +9,12 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry"
 )
 
 // Service returns a resolver for the healthy and enabled instances of a service.
-func (r *Registry) Service(name string) yodel.Resolver { return &service{r, name} }
+func (r *Registry) Service(name string) discovery.Resolver { return &service{r, name} }
 
 // A service is the resolver for one service of a registry.
 type service struct {
@@ -22,11 +22,11 @@ type service struct {
 	name string
 }
 
-// Watch implements yodel.Resolver.
-func (s *service) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+// Watch implements discovery.Resolver.
+func (s *service) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	var text []byte // of the last answer; an identical answer need not be parsed
-	var known []yodel.Instance
-	return poll(ctx, s.of.opts.Every, update, func() ([]yodel.Instance, error) {
+	var known []discovery.Instance
+	return poll(ctx, s.of.opts.Every, update, func() ([]discovery.Instance, error) {
 		answer, err := s.of.list(ctx, s.name, s.of.opts.Cluster)
 		if err != nil || text != nil && bytes.Equal(answer, text) {
 			return known, err

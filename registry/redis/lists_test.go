@@ -12,8 +12,8 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/conformance/governed"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/redis"
@@ -57,7 +57,7 @@ func TestAListThatIsNotCompleteSaysSo(t *testing.T) {
 	p := realserver.Between(t, s.Addr)
 	for _, layout := range []registry.Layout{registry.JSON, registry.RPCX} {
 		r := newRegistry(t, p.Addr, &redis.Options{Options: registry.Options{Layout: layout}, Timeout: time.Second})
-		must(t, r.Announce(t.Context(), "Shop", yodel.Instance{Addr: "127.0.0.1:1"}, time.Minute))
+		must(t, r.Announce(t.Context(), "Shop", discovery.Instance{Addr: "127.0.0.1:1"}, time.Minute))
 		p.Slow(200 * time.Millisecond)
 		limited, cancel := context.WithTimeout(t.Context(), time.Second)
 		if names, err := r.Services(limited); err == nil { // of the context, or of the library's read

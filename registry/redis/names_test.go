@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry/redis"
 )
@@ -31,7 +32,7 @@ func TestAnotherServerIsRecognised(t *testing.T) {
 	}()
 	r := newRegistry(t, l.Addr().String(), &redis.Options{Timeout: time.Second})
 	resolver := r.Service("Shop")
-	err = resolver.Watch(t.Context(), func([]yodel.Instance) {})
+	err = resolver.Watch(t.Context(), func([]discovery.Instance) {})
 	want := fmt.Sprintf("redis at %s: subscribe to yodel/Shop: EOF (the server ended the connection without an answer: is it a Redis server?)", l.Addr())
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
@@ -46,7 +47,7 @@ func TestServicesAreListed(t *testing.T) {
 	r := newRegistry(t, realserver.Redis(t).Addr, nil)
 	for _, name := range []string{"Many", "A/B", "Orders"} {
 		for port := range 3 {
-			must(t, r.Announce(t.Context(), name, yodel.Instance{Addr: fmt.Sprintf("127.0.0.1:%d", port+1)}, time.Minute))
+			must(t, r.Announce(t.Context(), name, discovery.Instance{Addr: fmt.Sprintf("127.0.0.1:%d", port+1)}, time.Minute))
 		}
 	}
 	lister := yodel.Description{}.Over(r.Service("Order"))

@@ -4,7 +4,7 @@
 // supports scripts, such as Valkey and KeyDB.
 //
 //	r := redis.New("10.0.0.1:6379", nil)
-//	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
+//	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{r}})
 //	c := yodel.NewClient(r.Service("Arith"), nil)
 //
 // The record of an instance is a string with an expiry time, at yodel/SERVICE/ADDRESS. The

@@ -14,9 +14,9 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/conformance/fleet"
 	"github.com/yodel-rpc/yodel/conformance/governed"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/redis"
@@ -54,7 +54,7 @@ func suite(t *testing.T, o redis.Options) {
 	p := realserver.Between(t, s.Addr)
 	yodeltest.TestRegistry(t, yodeltest.Registry{
 		Registrar: newRegistry(t, p.Addr, &o), Another: newRegistry(t, p.Addr, &o),
-		Service: func(name string) yodel.Resolver { return newRegistry(t, p.Addr, &o).Service(name) },
+		Service: func(name string) discovery.Resolver { return newRegistry(t, p.Addr, &o).Service(name) },
 		Kill:    s.Kill, Restart: s.Restart, RestartEmpty: s.RestartEmpty, Stop: s.Stop, Continue: s.Continue, Slow: p.Slow,
 		Expire: func() { must(t, direct(t, s).FlushAll(t.Context()).Err()) },
 	})
@@ -73,7 +73,7 @@ func TestAPartition(t *testing.T) {
 	o := &redis.Options{Timeout: time.Second} // on a busy machine, an answer may take half of it
 	yodeltest.TestRegistry(t, yodeltest.Registry{
 		Registrar: newRegistry(t, p.Addr, o),
-		Service:   func(name string) yodel.Resolver { return newRegistry(t, p.Addr, o).Service(name) },
+		Service:   func(name string) discovery.Resolver { return newRegistry(t, p.Addr, o).Service(name) },
 		Instances: 100, Stop: p.Cut, Continue: p.Heal,
 	})
 }
@@ -87,7 +87,7 @@ func TestRecordsAreForPeopleToRead(t *testing.T) {
 	must(t, err)
 	began := time.Now()
 	for weight := range 3 { // the first and the last one are the same as the one before
-		must(t, r.Announce(t.Context(), "Shop", yodel.Instance{Addr: "10.0.0.1:8972", Weight: max(weight, 1)}, time.Minute))
+		must(t, r.Announce(t.Context(), "Shop", discovery.Instance{Addr: "10.0.0.1:8972", Weight: max(weight, 1)}, time.Minute))
 	}
 	const key = "yodel/Shop/10.0.0.1:8972"
 	value, err := client.Get(t.Context(), key).Result()
@@ -121,7 +121,7 @@ func TestSetsEndWithTheirRecords(t *testing.T) {
 	s := realserver.Redis(t)
 	r, client := newRegistry(t, s.Addr, nil), direct(t, s)
 	announce := func(addr string, ttl time.Duration) {
-		must(t, r.Announce(t.Context(), "Shop", yodel.Instance{Addr: addr}, ttl))
+		must(t, r.Announce(t.Context(), "Shop", discovery.Instance{Addr: addr}, ttl))
 	}
 	announce("a:1", time.Hour)
 	announce("a:2", time.Millisecond)
@@ -140,12 +140,12 @@ func TestSetsEndWithTheirRecords(t *testing.T) {
 }
 
 // follow calls seen with each update in a service until it returns true.
-func follow(t *testing.T, r *redis.Registry, service string, seen func([]yodel.Instance) bool) {
+func follow(t *testing.T, r *redis.Registry, service string, seen func([]discovery.Instance) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	var last []yodel.Instance
-	err := r.Service(service).Watch(ctx, func(instances []yodel.Instance) {
+	var last []discovery.Instance
+	err := r.Service(service).Watch(ctx, func(instances []discovery.Instance) {
 		last = instances
 		if seen(instances) {
 			cancel()
@@ -172,7 +172,7 @@ func TestRecordsOfRPCX(t *testing.T) {
 		want := "[10.0.0.1:8972 7 inactive][10.0.0.2:8972 8 ]"
 		reach := func() {
 			t.Helper()
-			follow(t, r, "Arith", func(instances []yodel.Instance) bool {
+			follow(t, r, "Arith", func(instances []discovery.Instance) bool {
 				var got strings.Builder
 				for _, in := range instances {
 					fmt.Fprint(&got, []any{in.Addr, in.Weight, in.State})
@@ -181,7 +181,7 @@ func TestRecordsOfRPCX(t *testing.T) {
 			})
 		}
 		reach()
-		must(t, r.Announce(t.Context(), "Arith", yodel.Instance{Addr: "10.0.0.4:8972", Weight: 9}, time.Minute))
+		must(t, r.Announce(t.Context(), "Arith", discovery.Instance{Addr: "10.0.0.4:8972", Weight: 9}, time.Minute))
 		want += "[10.0.0.4:8972 9 ]"
 		reach()
 		text, err := client.Get(t.Context(), prefix+"/Arith/tcp@10.0.0.4:8972").Result()
@@ -218,9 +218,9 @@ func TestWhatWasMissedIsFound(t *testing.T) {
 	s := realserver.Redis(t)
 	r := newRegistry(t, s.Addr, nil)
 	client := direct(t, s)
-	must(t, r.Announce(t.Context(), "Shop", yodel.Instance{Addr: "a:1"}, time.Minute))
+	must(t, r.Announce(t.Context(), "Shop", discovery.Instance{Addr: "a:1"}, time.Minute))
 	var once sync.Once
-	follow(t, r, "Shop", func(instances []yodel.Instance) bool {
+	follow(t, r, "Shop", func(instances []discovery.Instance) bool {
 		once.Do(func() {
 			end := float64(time.Now().Add(time.Minute).UnixMilli())
 			must(t, client.Set(t.Context(), "yodel/Shop/a:2", `{"addr":"a:2"}`, time.Minute).Err())
@@ -239,7 +239,7 @@ func TestAWatchEndsWithoutAnAnswer(t *testing.T) {
 	r := redis.New(l.Addr().String(), &redis.Options{Timeout: time.Minute})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- r.Service("Shop").Watch(ctx, func([]yodel.Instance) {}) }()
+	go func() { ended <- r.Service("Shop").Watch(ctx, func([]discovery.Instance) {}) }()
 	conn, err := l.Accept()
 	must(t, err)
 	_, err = conn.Read(make([]byte, 1)) // it asks, and waits
@@ -259,15 +259,15 @@ func TestPasswordAndDatabase(t *testing.T) {
 	client := direct(t, s)
 	must(t, client.Do(t.Context(), "ACL", "SETUSER", "shop", "on", ">secret", "~*", "&*", "+@all").Err())
 	must(t, client.Do(t.Context(), "ACL", "SETUSER", "default", "resetpass", ">other").Err())
-	in := yodel.Instance{Addr: "a:1"}
+	in := discovery.Instance{Addr: "a:1"}
 	for password, right := range map[string]bool{"secret": true, "wrong": false} {
 		r := newRegistry(t, s.Addr, &redis.Options{Username: "shop", Password: password, DB: 3})
 		if err := r.Announce(t.Context(), "Shop", in, time.Minute); (err == nil) != right {
 			t.Errorf("with the password %s: %v", password, err)
 		}
 		if right {
-			follow(t, r, "Shop", func(instances []yodel.Instance) bool { return len(instances) == 1 })
-		} else if err := r.Service("Shop").Watch(t.Context(), func([]yodel.Instance) {}); err == nil {
+			follow(t, r, "Shop", func(instances []discovery.Instance) bool { return len(instances) == 1 })
+		} else if err := r.Service("Shop").Watch(t.Context(), func([]discovery.Instance) {}); err == nil {
 			t.Error("want an error")
 		}
 	}
@@ -279,10 +279,10 @@ func TestPasswordAndDatabase(t *testing.T) {
 func TestTLS(t *testing.T) {
 	p, secure := realserver.Secured(t, realserver.Redis(t).Addr)
 	r := newRegistry(t, p.Addr, &redis.Options{TLS: secure})
-	must(t, r.Announce(t.Context(), "Shop", yodel.Instance{Addr: "a:1"}, time.Minute))
-	follow(t, r, "Shop", func(instances []yodel.Instance) bool { return len(instances) == 1 })
+	must(t, r.Announce(t.Context(), "Shop", discovery.Instance{Addr: "a:1"}, time.Minute))
+	follow(t, r, "Shop", func(instances []discovery.Instance) bool { return len(instances) == 1 })
 	plain := newRegistry(t, p.Addr, &redis.Options{Timeout: time.Second})
-	if plain.Announce(t.Context(), "Shop", yodel.Instance{Addr: "a:2"}, time.Minute) == nil {
+	if plain.Announce(t.Context(), "Shop", discovery.Instance{Addr: "a:2"}, time.Minute) == nil {
 		t.Error("it is announced without TLS")
 	}
 }
@@ -291,7 +291,7 @@ func TestAClientOfOnesOwn(t *testing.T) {
 	s := realserver.Redis(t)
 	client := direct(t, s)
 	r := redis.New("", &redis.Options{Client: client})
-	must(t, r.Announce(t.Context(), "Shop", yodel.Instance{Addr: "a:1"}, time.Minute))
+	must(t, r.Announce(t.Context(), "Shop", discovery.Instance{Addr: "a:1"}, time.Minute))
 	must(t, r.Close())
 	must(t, client.Get(t.Context(), "yodel/Shop/a:1").Err())
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry/redis"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -23,7 +24,7 @@ func TestAServerDrainsWhileRedisHangs(t *testing.T) {
 	l, err := network.Listen("server")
 	must(t, err)
 	s := yodel.NewServer(&yodel.ServerOptions{
-		Registrars:   []yodel.Registrar{newRegistry(t, r.Addr, nil)},
+		Registrars:   []discovery.Registrar{newRegistry(t, r.Addr, nil)},
 		DrainTimeout: 3 * time.Second, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	begun := make(chan struct{}, 12)
@@ -35,7 +36,7 @@ func TestAServerDrainsWhileRedisHangs(t *testing.T) {
 	watching, stop := context.WithCancel(t.Context())
 	go func() {
 		var once sync.Once
-		_ = newRegistry(t, r.Addr, nil).Service("Shop").Watch(watching, func(in []yodel.Instance) {
+		_ = newRegistry(t, r.Addr, nil).Service("Shop").Watch(watching, func(in []discovery.Instance) {
 			if len(in) == 1 {
 				once.Do(func() { close(known) })
 			}
@@ -45,9 +46,9 @@ func TestAServerDrainsWhileRedisHangs(t *testing.T) {
 	stop()
 	r.Stop()
 	defer r.Continue()
-	s.UpdateInstance(func(in *yodel.Instance) { in.Weight = 2 })
+	s.UpdateInstance(func(in *discovery.Instance) { in.Weight = 2 })
 	<-time.After(100 * time.Millisecond) // this announcement is under way
-	c := yodel.NewClient(yodel.Static("server"), &yodel.ClientOptions{Transport: network})
+	c := yodel.NewClient(discovery.Static("server"), &yodel.ClientOptions{Transport: network})
 	defer c.Close()
 	var calls sync.WaitGroup
 	for range cap(begun) {
@@ -74,7 +75,7 @@ func TestAWithdrawalWaitsForACanceledAnnouncement(t *testing.T) {
 	t.Parallel()
 	s := realserver.Redis(t)
 	r, client := newRegistry(t, s.Addr, &redis.Options{Timeout: time.Minute}), direct(t, s)
-	in := yodel.Instance{Addr: "10.0.0.1:8972"}
+	in := discovery.Instance{Addr: "10.0.0.1:8972"}
 	for round := range 10 {
 		must(t, r.Announce(t.Context(), "Shop", in, time.Minute)) // there is a connection
 		s.Stop()

@@ -17,7 +17,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/internal/dubborecord"
 )
 
@@ -41,7 +41,7 @@ var dubboMetadata = []string{dubboRoot + "/metadata/", dubboRoot + "/"}
 //	server := yodel.NewServer(&yodel.ServerOptions{
 //		Codecs:     []yodel.Codec{hessian2.Codec},
 //		Protocols:  []yodel.Protocol{dubbo.Protocol},
-//		Registrars: []yodel.Registrar{r},
+//		Registrars: []discovery.Registrar{r},
 //	})
 //	err := server.RegisterName("com.acme.Greeter", Greeter{})
 //
@@ -100,8 +100,8 @@ func (d *Dubbo) alone(ctx context.Context, do func() error) error {
 	}
 }
 
-// Announce implements yodel.Registrar.
-func (d *Dubbo) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
+// Announce implements discovery.Registrar.
+func (d *Dubbo) Announce(ctx context.Context, service string, in discovery.Instance, ttl time.Duration) error {
 	p, err := dubborecord.NewProvider(d.application, service, in)
 	if err != nil {
 		return fmt.Errorf("announce %s to Dubbo: %w", service, err)
@@ -248,7 +248,7 @@ func (d *Dubbo) addMapping(ctx context.Context, name string) error {
 	})
 }
 
-// Withdraw implements yodel.Registrar.
+// Withdraw implements discovery.Registrar.
 func (d *Dubbo) Withdraw(ctx context.Context, service, addr string) error {
 	return d.alone(ctx, func() error {
 		of := d.announced[addr]
@@ -285,6 +285,6 @@ func (d *Dubbo) Withdraw(ctx context.Context, service, addr string) error {
 // an application are not in ZooKeeper, because its metadata type is not remote, the resolver
 // assumes that all of its ports serve all interfaces that are mapped to it, without a version or a
 // group.
-func (d *Dubbo) Service(name string) yodel.Resolver {
+func (d *Dubbo) Service(name string) discovery.Resolver {
 	return &dubboService{d, name, dubborecord.ParseKey(name)}
 }

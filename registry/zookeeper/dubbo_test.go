@@ -11,18 +11,18 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry/zookeeper"
 )
 
 // follow passes the sets of a service's instances on until the test ends.
-func follow(t *testing.T, r *zookeeper.Dubbo, service string) <-chan []yodel.Instance {
+func follow(t *testing.T, r *zookeeper.Dubbo, service string) <-chan []discovery.Instance {
 	t.Helper()
-	sets := make(chan []yodel.Instance, 100)
+	sets := make(chan []discovery.Instance, 100)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- r.Service(service).Watch(ctx, func(all []yodel.Instance) { sets <- all }) }()
+	go func() { ended <- r.Service(service).Watch(ctx, func(all []discovery.Instance) { sets <- all }) }()
 	t.Cleanup(func() {
 		cancel()
 		must(t, <-ended)
@@ -31,9 +31,9 @@ func follow(t *testing.T, r *zookeeper.Dubbo, service string) <-chan []yodel.Ins
 }
 
 // until waits for a set.
-func until(t *testing.T, sets <-chan []yodel.Instance, want ...yodel.Instance) {
+func until(t *testing.T, sets <-chan []discovery.Instance, want ...discovery.Instance) {
 	t.Helper()
-	var got []yodel.Instance
+	var got []discovery.Instance
 	deadline := time.After(30 * time.Second)
 	for {
 		select {
@@ -59,8 +59,8 @@ func TestDubbo(t *testing.T) {
 	t.Parallel()
 	s := realserver.ZooKeeper(t)
 	first, second, client := openDubbo(t, s.Addr, "first"), openDubbo(t, s.Addr, "second"), openDubbo(t, s.Addr, "client")
-	in := yodel.Instance{Addr: "10.0.0.1:20880", Protocols: []string{"yodel", "dubbo"}, Version: "1.0.0"}
-	other := yodel.Instance{Addr: "10.0.0.2:20880", Protocols: []string{"dubbo"}, Version: "2.0.0", Group: "red"}
+	in := discovery.Instance{Addr: "10.0.0.1:20880", Protocols: []string{"yodel", "dubbo"}, Version: "1.0.0"}
+	other := discovery.Instance{Addr: "10.0.0.2:20880", Protocols: []string{"dubbo"}, Version: "2.0.0", Group: "red"}
 	all, versioned := follow(t, client, "a.B"), follow(t, client, "a.B:1.0.0")
 	until(t, all)
 	must(t, first.Announce(t.Context(), "a.B", in, time.Minute))
@@ -110,7 +110,7 @@ func TestDubboRecordsEnd(t *testing.T) {
 	t.Parallel()
 	s := realserver.ZooKeeper(t)
 	client, ends := openDubbo(t, s.Addr, "client"), zookeeper.NewDubbo(s.Addr, "first", &zookeeper.Options{Session: session})
-	in := yodel.Instance{Addr: "10.0.0.1:20880", Protocols: []string{"dubbo"}}
+	in := discovery.Instance{Addr: "10.0.0.1:20880", Protocols: []string{"dubbo"}}
 	all := follow(t, client, "a.B")
 	must(t, ends.Announce(t.Context(), "a.B", in, time.Minute))
 	until(t, all, in)
@@ -124,7 +124,7 @@ func TestDubboRecordsEnd(t *testing.T) {
 func TestDubboErrors(t *testing.T) {
 	t.Parallel()
 	r := openDubbo(t, realserver.FreeAddr(t), "x")
-	if err := r.Announce(t.Context(), "a.B", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute); err == nil || !strings.Contains(err.Error(), "no protocol of Dubbo") {
+	if err := r.Announce(t.Context(), "a.B", discovery.Instance{Addr: "10.0.0.1:1"}, time.Minute); err == nil || !strings.Contains(err.Error(), "no protocol of Dubbo") {
 		t.Errorf("got %v", err)
 	}
 	if text := r.String(); !strings.HasPrefix(text, "Dubbo in ZooKeeper at 127.0.0.1:") {
@@ -132,7 +132,7 @@ func TestDubboErrors(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := r.Service("a.B").Watch(ctx, func([]yodel.Instance) {}); err != nil {
+	if err := r.Service("a.B").Watch(ctx, func([]discovery.Instance) {}); err != nil {
 		t.Errorf("got %v", err)
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/internal/dubborecord"
 )
 
@@ -30,8 +30,8 @@ type dubboService struct {
 // String describes the resolver in errors and logs.
 func (s *dubboService) String() string { return fmt.Sprintf("service %q in %v", s.name, s.Dubbo) }
 
-// Watch implements yodel.Resolver.
-func (s *dubboService) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+// Watch implements discovery.Resolver.
+func (s *dubboService) Watch(ctx context.Context, update func([]discovery.Instance)) error {
 	w := &nodes{news: make(chan struct{}, 1), values: make(map[string][]byte), children: make(map[string][]string), reading: make(map[string]bool)}
 	x, err := s.store.begin(w.event, false)
 	if err != nil {
@@ -51,8 +51,8 @@ func (s *dubboService) Watch(ctx context.Context, update func([]yodel.Instance))
 }
 
 // follow passes the instances to update, at first and after each change.
-func (s *dubboService) follow(ctx context.Context, w *nodes, over <-chan struct{}, update func([]yodel.Instance)) error {
-	var last []yodel.Instance
+func (s *dubboService) follow(ctx context.Context, w *nodes, over <-chan struct{}, update func([]discovery.Instance)) error {
+	var last []discovery.Instance
 	for first := true; ; first = false {
 		now, err := s.instances(w)
 		if err != nil {
@@ -74,17 +74,17 @@ func (s *dubboService) follow(ctx context.Context, w *nodes, over <-chan struct{
 
 // instances returns the instances of the service. A record that cannot be read is logged and left
 // out.
-func (s *dubboService) instances(w *nodes) ([]yodel.Instance, error) {
+func (s *dubboService) instances(w *nodes) ([]discovery.Instance, error) {
 	logger := cmp.Or(s.store.opts.Logger, slog.Default())
 	names, err := w.list(providersOf(s.key.Interface))
 	if err != nil {
 		return nil, err
 	}
-	var all []yodel.Instance
+	var all []discovery.Instance
 	for _, name := range names {
 		text, err := url.QueryUnescape(name)
 		if err == nil {
-			var in yodel.Instance
+			var in discovery.Instance
 			var ok bool
 			if in, ok, err = dubborecord.ParseURL(text, s.key); ok {
 				all = append(all, in)
@@ -122,7 +122,7 @@ func (s *dubboService) instances(w *nodes) ([]yodel.Instance, error) {
 
 // ofApplication returns the instances of the service in an instance of an application. Bad is why a
 // record cannot be read.
-func (s *dubboService) ofApplication(w *nodes, name, id string) (all []yodel.Instance, bad, err error) {
+func (s *dubboService) ofApplication(w *nodes, name, id string) (all []discovery.Instance, bad, err error) {
 	value, err := w.value(dubboServices + "/" + name + "/" + id)
 	if err != nil || value == nil {
 		return nil, nil, err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/zookeeper"
 )
 
@@ -18,8 +19,8 @@ func Example_server() { //nolint:testableexamples // it needs ZooKeeper
 	r := zookeeper.New("10.0.0.1:2181,10.0.0.2:2181", nil)
 	defer r.Close()
 	s := yodel.NewServer(&yodel.ServerOptions{
-		Registrars: []yodel.Registrar{r},
-		Instance:   yodel.Instance{Version: "v2", Weight: 2},
+		Registrars: []discovery.Registrar{r},
+		Instance:   discovery.Instance{Version: "v2", Weight: 2},
 	})
 	Double.Handle(s, func(_ context.Context, n *int) (*int, error) { return new(2 * *n), nil })
 	if err := s.ListenAndServe(context.Background(), ":8972"); err != nil {
@@ -46,8 +47,8 @@ func ExampleNewDubbo() { //nolint:testableexamples // it needs ZooKeeper
 	r := zookeeper.NewDubbo("10.0.0.1:2181", "greeter", nil)
 	defer r.Close()
 	s := yodel.NewServer(&yodel.ServerOptions{ // and Codecs and Protocols: see package protocol/dubbo
-		Registrars: []yodel.Registrar{r},
-		Instance:   yodel.Instance{Version: "1.0.0"},
+		Registrars: []discovery.Registrar{r},
+		Instance:   discovery.Instance{Version: "1.0.0"},
 	})
 	if err := s.ListenAndServe(context.Background(), ":20880"); err != nil {
 		fmt.Println(err)

@@ -4,7 +4,7 @@
 //
 //	r := zookeeper.New("10.0.0.1:2181,10.0.0.2:2181", nil)
 //	defer r.Close()
-//	server := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
+//	server := yodel.NewServer(&yodel.ServerOptions{Registrars: []discovery.Registrar{r}})
 //	client := yodel.NewClient(r.Service("Shop"), nil)
 //
 // Its records are ephemeral nodes. A record ends with the session of the process that announced it,

@@ -11,9 +11,9 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/conformance/fleet"
 	"github.com/yodel-rpc/yodel/conformance/governed"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/zookeeper"
@@ -50,7 +50,7 @@ func suite(t *testing.T, o registry.Options, trouble func(*yodeltest.Registry, *
 	p := realserver.Between(t, s.Addr)
 	r := yodeltest.Registry{
 		Registrar: open(t, p.Addr, o), Another: open(t, p.Addr, o),
-		Service: func(name string) yodel.Resolver { return open(t, p.Addr, o).Service(name) },
+		Service: func(name string) discovery.Resolver { return open(t, p.Addr, o).Service(name) },
 		Kill:    s.Kill, Restart: s.Restart, RestartEmpty: s.RestartEmpty, Slow: p.Slow,
 		Expire: func() { // the server hears of nobody
 			p.Cut()
@@ -76,13 +76,13 @@ func TestRegistryInTheLayoutOfRPCXWithPartitions(t *testing.T) {
 }
 
 // find waits until a service has one instance.
-func find(t *testing.T, r *zookeeper.Registry, service string, want yodel.Instance) {
+func find(t *testing.T, r *zookeeper.Registry, service string, want discovery.Instance) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	var last []yodel.Instance
-	err := r.Service(service).Watch(ctx, func(got []yodel.Instance) {
-		if last = got; reflect.DeepEqual(last, []yodel.Instance{want}) {
+	var last []discovery.Instance
+	err := r.Service(service).Watch(ctx, func(got []discovery.Instance) {
+		if last = got; reflect.DeepEqual(last, []discovery.Instance{want}) {
 			cancel()
 		}
 	})
@@ -101,17 +101,17 @@ func TestPasswordAndTLS(t *testing.T) {
 		t.Cleanup(func() { must(t, r.Close()) })
 		return r
 	}
-	owner, in := as("shop", "secret"), yodel.Instance{Addr: "10.0.0.1:1", Weight: 2}
+	owner, in := as("shop", "secret"), discovery.Instance{Addr: "10.0.0.1:1", Weight: 2}
 	must(t, owner.Announce(t.Context(), "Shop", in, time.Minute))
 	for who, r := range map[string]*zookeeper.Registry{"another password": as("shop", "wrong"), "nobody": as("", "")} {
 		find(t, r, "Shop", in)
-		if err := r.Announce(t.Context(), "Shop", yodel.Instance{Addr: in.Addr}, time.Minute); !errors.Is(err, zk.ErrNoAuth) {
+		if err := r.Announce(t.Context(), "Shop", discovery.Instance{Addr: in.Addr}, time.Minute); !errors.Is(err, zk.ErrNoAuth) {
 			t.Errorf("%s announces in its place: %v", who, err)
 		}
 		if err := r.Withdraw(t.Context(), "Shop", in.Addr); !errors.Is(err, zk.ErrNoAuth) {
 			t.Errorf("%s withdraws it: %v", who, err)
 		}
-		if err := r.Announce(t.Context(), "Shop", yodel.Instance{Addr: "10.0.0.2:1"}, time.Minute); !errors.Is(err, zk.ErrNoAuth) {
+		if err := r.Announce(t.Context(), "Shop", discovery.Instance{Addr: "10.0.0.2:1"}, time.Minute); !errors.Is(err, zk.ErrNoAuth) {
 			t.Errorf("%s announces beside it: %v", who, err)
 		}
 		must(t, r.Announce(t.Context(), "Shop of "+who, in, time.Minute))

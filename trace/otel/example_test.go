@@ -11,13 +11,14 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/trace/otel"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
 func Example() {
 	network := mem.New()
-	resolver := yodel.Static("shop")
+	resolver := discovery.Static("shop")
 	// region trace
 	provider := sdk.NewTracerProvider() // with an exporter, for example otlptracegrpc
 	o := &otel.Options{TracerProvider: provider}

@@ -20,6 +20,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/trace/otel"
 )
 
@@ -60,7 +61,7 @@ func newClient(t testing.TB, o *otel.Options, opts yodel.ClientOptions, addrs ..
 	t.Helper()
 	opts.Logger = quiet
 	opts.Observers = []yodel.Observer{otel.Client(o)}
-	c := yodel.NewClient(yodel.Static(addrs...), &opts)
+	c := yodel.NewClient(discovery.Static(addrs...), &opts)
 	t.Cleanup(c.Close)
 	return c
 }
@@ -402,7 +403,7 @@ func TestLogsWithoutATracer(t *testing.T) {
 		logger.InfoContext(ctx, "in the handler")
 		return new(string), nil
 	})
-	c := yodel.NewClient(yodel.Static(serve(t, s)), &yodel.ClientOptions{Logger: quiet})
+	c := yodel.NewClient(discovery.Static(serve(t, s)), &yodel.ClientOptions{Logger: quiet})
 	defer c.Close()
 	call := &yodel.Call{Method: string(back), Args: new(int), Trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"}
 	if err := c.Do(t.Context(), call); err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/transport/tls"
 )
 
@@ -49,7 +50,7 @@ func TestHandlersSeeTheCertificateOfTheirCaller(t *testing.T) {
 		"shipping": {ca.certificate(t, "shipping").pair(t)},
 		"":         nil,
 	} {
-		c := yodel.NewClient(yodel.Static(l.Addr().String()), &yodel.ClientOptions{
+		c := yodel.NewClient(discovery.Static(l.Addr().String()), &yodel.ClientOptions{
 			Transport: &tls.Transport{Client: &stdtls.Config{RootCAs: ca.pool, Certificates: certificates}},
 			Timeout:   20 * time.Second, Logger: slog.New(slog.DiscardHandler),
 		})

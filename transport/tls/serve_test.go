@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/transport/mem"
 	"github.com/yodel-rpc/yodel/transport/tls"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -74,7 +75,7 @@ func TestServeSpeaksTLSOnEveryListener(t *testing.T) {
 // ask makes a call to the server at localhost:1.
 func ask(t *testing.T, transport yodel.Transport) (*string, error) {
 	t.Helper()
-	c := yodel.NewClient(yodel.Static("localhost:1"), &yodel.ClientOptions{
+	c := yodel.NewClient(discovery.Static("localhost:1"), &yodel.ClientOptions{
 		Transport: transport, Timeout: 20 * time.Second, Logger: slog.New(slog.DiscardHandler),
 	})
 	defer c.Close()

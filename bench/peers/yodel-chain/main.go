@@ -19,6 +19,7 @@ import (
 	"github.com/yodel-rpc/yodel/bench/message"
 	"github.com/yodel-rpc/yodel/bench/peer"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/middleware/accesslog"
 	"github.com/yodel-rpc/yodel/middleware/auth"
 	"github.com/yodel-rpc/yodel/middleware/recovery"
@@ -103,7 +104,7 @@ func (m *metrics) observer() yodel.Observer {
 type client struct{ yodel *yodel.Client }
 
 func dial(ctx context.Context, o peer.Options) (peer.Client, error) {
-	c := yodel.NewClient(yodel.Static(o.Addrs...), &yodel.ClientOptions{
+	c := yodel.NewClient(discovery.Static(o.Addrs...), &yodel.ClientOptions{
 		Codec: protobuf.Codec,
 		Middleware: []yodel.Middleware{
 			recovery.With(report), timeout.After(10 * time.Second), retry.Times(3), auth.Token(token),

@@ -11,6 +11,7 @@ import (
 	"github.com/yodel-rpc/yodel/bench/message"
 	"github.com/yodel-rpc/yodel/bench/peer"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 const say yodel.Method[message.BenchmarkMessage, message.BenchmarkMessage] = "Bench.Say"
@@ -43,7 +44,7 @@ func serve(addr string) (string, func(), error) {
 type client struct{ yodel *yodel.Client }
 
 func dial(ctx context.Context, o peer.Options) (peer.Client, error) {
-	c := yodel.NewClient(yodel.Static(o.Addrs...), &yodel.ClientOptions{Codec: protobuf.Codec, Limits: limits})
+	c := yodel.NewClient(discovery.Static(o.Addrs...), &yodel.ClientOptions{Codec: protobuf.Codec, Limits: limits})
 	if err := c.Ready(ctx); err != nil {
 		c.Close()
 		return nil, err

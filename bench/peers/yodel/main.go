@@ -20,13 +20,15 @@ import (
 	"github.com/yodel-rpc/yodel/codec/gob"
 	"github.com/yodel-rpc/yodel/codec/msgpack"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
+	"github.com/yodel-rpc/yodel/codec/raw"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 const (
 	say  yodel.Method[message.BenchmarkMessage, message.BenchmarkMessage] = "Bench.Say"
 	echo yodel.Method[[]byte, []byte]                                     = "Bench.Echo"
 	// as the server has it: it keeps no bytes
-	look yodel.Method[yodel.View, yodel.View] = "Bench.Echo"
+	look yodel.Method[raw.View, raw.View] = "Bench.Echo"
 	// takes and returns several values
 	kiss                                                     = "Bench.Kiss"
 	plain yodel.Method[peer.PlainMessage, peer.PlainMessage] = "Plain.Say"
@@ -54,7 +56,7 @@ func serve(addr string) (string, func(), error) {
 		message.Answer(in)
 		return in, nil
 	})
-	look.Handle(s, func(_ context.Context, in *yodel.View) (*yodel.View, error) { return in, nil })
+	look.Handle(s, func(_ context.Context, in *raw.View) (*raw.View, error) { return in, nil })
 	err = s.Handle(kiss, func(s string, num, i int64, d float64) (string, int64, int64, float64) {
 		return s + ":server response" + strconv.FormatInt(i, 10), num, i + 1, d + 0.2
 	})
@@ -100,11 +102,11 @@ func dial(ctx context.Context, o peer.Options) (peer.Client, error) {
 	c := &client{Options: o, data: make([]byte, o.Size)}
 	rand.Read(c.data)
 	codec := map[peer.Work]yodel.Codec{
-		peer.Message: protobuf.Codec, peer.Echo: yodel.Raw, peer.Kiss: msgpack.Codec, peer.Stream: yodel.Raw,
+		peer.Message: protobuf.Codec, peer.Echo: raw.Codec, peer.Kiss: msgpack.Codec, peer.Stream: raw.Codec,
 		peer.Plain: map[string]yodel.Codec{"gob": gob.Codec, "json": yodel.JSON, "msgpack": msgpack.Codec}[o.Codec],
 	}[o.Work]
 	for range max(o.Conns, 1) {
-		one := yodel.NewClient(yodel.Static(o.Addrs...), &yodel.ClientOptions{Codec: codec})
+		one := yodel.NewClient(discovery.Static(o.Addrs...), &yodel.ClientOptions{Codec: codec})
 		c.clients = append(c.clients, one)
 		if err := one.Ready(ctx); err != nil {
 			c.Close()

@@ -6,14 +6,14 @@ package bounded
 import (
 	"io"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 )
 
 // least is the size of the first allocation, unless the limit is less.
 const least = 512
 
 // Append appends the content of r to dst. If r has more than limit bytes, it stops and returns
-// yodel.ErrTooLarge. It allocates as it reads, so a short stream is cheap whatever the limit is.
+// compress.ErrTooLarge. It allocates as it reads, so a short stream is cheap whatever the limit is.
 // Each allocation doubles the space, up to the limit. In all it allocates at most about twice the
 // limit.
 func Append(dst []byte, r io.Reader, limit int) ([]byte, error) {
@@ -31,7 +31,7 @@ func Append(dst []byte, r io.Reader, limit int) ([]byte, error) {
 		}
 		n, err := r.Read(room)
 		if n > limit {
-			return dst, yodel.ErrTooLarge
+			return dst, compress.ErrTooLarge
 		}
 		dst, limit = dst[:len(dst)+n], limit-n
 		if err == io.EOF {

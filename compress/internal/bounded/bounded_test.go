@@ -11,7 +11,7 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/internal/bounded"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -28,10 +28,10 @@ func TestAppendStopsBehindTheLimit(t *testing.T) {
 	}{
 		{"exactly the limit", 0, len(text), nil},
 		{"exactly the limit and the room", len(text), len(text), nil},
-		{"one byte too many", 0, len(text) - 1, yodel.ErrTooLarge},
-		{"one byte too many for the room as well", len(text) - 1, len(text) - 1, yodel.ErrTooLarge},
-		{"much room", 1000, 3, yodel.ErrTooLarge},
-		{"nothing allowed", 1000, 0, yodel.ErrTooLarge},
+		{"one byte too many", 0, len(text) - 1, compress.ErrTooLarge},
+		{"one byte too many for the room as well", len(text) - 1, len(text) - 1, compress.ErrTooLarge},
+		{"much room", 1000, 3, compress.ErrTooLarge},
+		{"nothing allowed", 1000, 0, compress.ErrTooLarge},
 	}
 	readers := map[string]func(io.Reader) io.Reader{
 		"whole":      func(r io.Reader) io.Reader { return r },
@@ -56,7 +56,7 @@ func TestAppendStopsBehindTheLimit(t *testing.T) {
 
 func TestAppendReadsNoMoreThanOneByteBehindTheLimit(t *testing.T) {
 	endless := bytes.NewReader(make([]byte, 1<<20))
-	if _, err := bounded.Append(make([]byte, 0, 1<<20), endless, 100); !errors.Is(err, yodel.ErrTooLarge) {
+	if _, err := bounded.Append(make([]byte, 0, 1<<20), endless, 100); !errors.Is(err, compress.ErrTooLarge) {
 		t.Errorf("got error %v, want ErrTooLarge", err)
 	}
 	if read := 1<<20 - endless.Len(); read != 101 {

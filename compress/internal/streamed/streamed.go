@@ -11,7 +11,7 @@ import (
 	"io"
 	"sync"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/internal/bounded"
 )
 
@@ -29,7 +29,7 @@ type Reader interface {
 
 // New returns a Compressor with this name. NewWriter and newReader return what it reuses; they are
 // called concurrently.
-func New(name string, newWriter func() Writer, newReader func() Reader) yodel.Compressor {
+func New(name string, newWriter func() Writer, newReader func() Reader) compress.Compressor {
 	return &compressor{name: name, newWriter: newWriter, newReader: newReader}
 }
 

@@ -10,13 +10,13 @@ import (
 
 	"github.com/klauspost/compress/s2"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/klauspost/internal/block"
 )
 
 // Compressor is called "s2". A few bytes of S2 can decompress to 16 MiB. Decompress allocates that
 // much only after it has checked the block.
-var Compressor yodel.Compressor = compressor{}
+var Compressor compress.Compressor = compressor{}
 
 type compressor struct{}
 

@@ -11,7 +11,7 @@ import (
 
 	std "github.com/klauspost/compress/s2"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/klauspost/s2"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -88,6 +88,6 @@ func Example() {
 		return
 	}
 	_, err = s2.Compressor.Decompress(nil, small, 1000)
-	fmt.Println(len(small) < 100, errors.Is(err, yodel.ErrTooLarge))
+	fmt.Println(len(small) < 100, errors.Is(err, compress.ErrTooLarge))
 	// Output: true true
 }

@@ -9,12 +9,12 @@ import (
 
 	"github.com/klauspost/compress/s2"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/klauspost/internal/block"
 )
 
 // Compressor is called "snappy".
-var Compressor yodel.Compressor = compressor{}
+var Compressor compress.Compressor = compressor{}
 
 type compressor struct{}
 

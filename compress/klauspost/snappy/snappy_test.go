@@ -13,7 +13,7 @@ import (
 
 	std "github.com/klauspost/compress/snappy"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/klauspost/snappy"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -121,6 +121,6 @@ func Example() {
 		return
 	}
 	_, err = snappy.Compressor.Decompress(nil, small, 1000)
-	fmt.Println(len(small) < 100, errors.Is(err, yodel.ErrTooLarge))
+	fmt.Println(len(small) < 100, errors.Is(err, compress.ErrTooLarge))
 	// Output: true true
 }

@@ -10,12 +10,12 @@ import (
 
 	"github.com/klauspost/compress/snappy"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/internal/streamed"
 )
 
 // Compressor is called "snappyframe", and "snappy" in the protocols over HTTP.
-var Compressor yodel.Compressor = streamed.New("snappyframe",
+var Compressor compress.Compressor = streamed.New("snappyframe",
 	func() streamed.Writer { return snappy.NewBufferedWriter(nil) },
 	func() streamed.Reader { return reader{snappy.NewReader(nil)} },
 )

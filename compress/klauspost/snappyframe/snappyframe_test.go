@@ -11,7 +11,7 @@ import (
 
 	"github.com/klauspost/compress/snappy"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/klauspost/snappyframe"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -24,7 +24,7 @@ func TestKeepsTheContract(t *testing.T) {
 }
 
 // A marked adds the length of the compressed bytes behind them.
-type marked struct{ yodel.Compressor }
+type marked struct{ compress.Compressor }
 
 func (m marked) Append(dst, src []byte) ([]byte, error) {
 	b, err := m.Compressor.Append(dst, src)

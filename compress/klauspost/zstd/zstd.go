@@ -12,11 +12,11 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 )
 
 // Compressor is called "zstd". It keeps about 2 MB for each concurrent call.
-var Compressor yodel.Compressor = new(compressor)
+var Compressor compress.Compressor = new(compressor)
 
 type compressor struct {
 	encoders sync.Pool // of *zstd.Encoder
@@ -72,7 +72,7 @@ func decodeAll(d *zstd.Decoder, dst, src []byte, limit int) ([]byte, error) {
 	if frame.HasFCS {
 		size := frame.FrameContentSize
 		if size > uint64(limit) {
-			return nil, yodel.ErrTooLarge
+			return nil, compress.ErrTooLarge
 		}
 		if size > uint64(most) {
 			return nil, zstd.ErrFrameSizeMismatch
@@ -97,7 +97,7 @@ func decodeGrowing(d *zstd.Decoder, dst, src []byte, limit, most int) ([]byte, e
 		}
 		enough := n <= room && !errors.Is(err, zstd.ErrDecoderSizeExceeded)
 		if !enough && (room == limit || n > limit) {
-			return nil, yodel.ErrTooLarge
+			return nil, compress.ErrTooLarge
 		}
 		if enough || room == most {
 			return nil, err

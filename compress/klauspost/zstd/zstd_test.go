@@ -13,7 +13,7 @@ import (
 
 	std "github.com/klauspost/compress/zstd"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/klauspost/zstd"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -57,7 +57,7 @@ func TestFramesWithoutALengthDecompress(t *testing.T) {
 			t.Errorf("%d bytes came back as %d, error %v", size, len(got)-4, err)
 		}
 		for _, limit := range []int{0, size / 2, size - 1} {
-			if got, err := zstd.Compressor.Decompress(nil, small, limit); !errors.Is(err, yodel.ErrTooLarge) {
+			if got, err := zstd.Compressor.Decompress(nil, small, limit); !errors.Is(err, compress.ErrTooLarge) {
 				t.Errorf("%d bytes with limit %d: got %d bytes and error %v", size, limit, len(got), err)
 			}
 		}
@@ -74,7 +74,7 @@ func TestFramesBehindOneAnotherDecompress(t *testing.T) {
 	if got, err := zstd.Compressor.Decompress(nil, two, len(want)); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("got %d bytes and error %v, want %d", len(got), err, len(want))
 	}
-	if _, err := zstd.Compressor.Decompress(nil, two, len(want)-1); !errors.Is(err, yodel.ErrTooLarge) {
+	if _, err := zstd.Compressor.Decompress(nil, two, len(want)-1); !errors.Is(err, compress.ErrTooLarge) {
 		t.Errorf("got error %v, want ErrTooLarge", err)
 	}
 }
@@ -152,6 +152,6 @@ func Example() {
 		return
 	}
 	_, err = zstd.Compressor.Decompress(nil, small, 1000)
-	fmt.Println(len(small) < 100, errors.Is(err, yodel.ErrTooLarge))
+	fmt.Println(len(small) < 100, errors.Is(err, compress.ErrTooLarge))
 	// Output: true true
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/yodel-rpc/yodel/compress/zlib"
 	pb "github.com/yodel-rpc/yodel/conformance/connect/internal/conformancev1"
 	"github.com/yodel-rpc/yodel/conformance/connect/internal/pipe"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/protocol/connect"
 	"github.com/yodel-rpc/yodel/protocol/grpc"
 	transport "github.com/yodel-rpc/yodel/transport/tls"
@@ -127,7 +128,7 @@ func newClient(request *pb.ClientCompatRequest) (*yodel.Client, error) {
 		o.Transport = &transport.Transport{Client: config}
 	}
 	addr := fmt.Sprintf("%s:%d", request.GetHost(), request.GetPort())
-	return yodel.NewClient(yodel.Static(wire.Name()+"://"+addr), o), nil
+	return yodel.NewClient(discovery.Static(wire.Name()+"://"+addr), o), nil
 }
 
 // wireOf returns the Wire for a request.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/compress/klauspost/snappyframe"
 	"github.com/yodel-rpc/yodel/compress/klauspost/zstd"
@@ -56,7 +57,7 @@ func run(ctx context.Context, in io.Reader, out io.Writer) error {
 	limit := int(request.GetMessageReceiveLimit())
 	s := yodel.NewServer(&yodel.ServerOptions{
 		Codecs:        []yodel.Codec{protobuf.Codec, protobuf.JSON},
-		Compressors:   []yodel.Compressor{gzip.Compressor, zstd.Compressor, zlib.Compressor, snappyframe.Compressor},
+		Compressors:   []compress.Compressor{gzip.Compressor, zstd.Compressor, zlib.Compressor, snappyframe.Compressor},
 		CompressAbove: 1,
 		Protocols:     []yodel.Protocol{http.New(&http.Options{MaxRequest: limit})},
 		Limits:        yodel.Limits{MaxDecompressed: limit},

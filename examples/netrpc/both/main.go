@@ -24,6 +24,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
+	"github.com/yodel-rpc/yodel/discovery"
 	service "github.com/yodel-rpc/yodel/examples/netrpc"
 	"github.com/yodel-rpc/yodel/protocol/netrpc"
 )
@@ -51,7 +52,7 @@ func main() {
 	callBefore(addr)
 	callAfter(addr)
 	// region wire
-	client := yodel.NewClient(yodel.Static("netrpc://"+addr), &yodel.ClientOptions{Wires: []yodel.Wire{netrpc.Wire(gob.Codec)}})
+	client := yodel.NewClient(discovery.Static("netrpc://"+addr), &yodel.ClientOptions{Wires: []yodel.Wire{netrpc.Wire(gob.Codec)}})
 	// endregion wire
 	defer client.Close()
 	call("yodel, in the protocol of net/rpc:", client)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/raw"
 	"github.com/yodel-rpc/yodel/middleware/internal/identity"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -25,7 +26,7 @@ func TestDifferentCallsHaveDifferentKeys(t *testing.T) {
 					for _, value := range parts {
 						for _, md := range []yodel.Metadata{nil, {"a": value}, {"b": value}, {"a": value, "b": value}} {
 							for _, args := range []any{[]byte(value), []byte(method + value)} {
-								call := &yodel.Call{Method: method, Tenant: tenant, Metadata: md, Args: args, Codec: yodel.Raw}
+								call := &yodel.Call{Method: method, Tenant: tenant, Metadata: md, Args: args, Codec: raw.Codec}
 								if o.Key != nil {
 									call.Key = key
 								}

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 )
 
 // Keys of the parameters of a URL, and of metadata.
@@ -75,7 +76,7 @@ func (k Key) String() string {
 }
 
 // Of returns the key of the service of an instance that is announced under a name.
-func Of(name string, in yodel.Instance) Key {
+func Of(name string, in discovery.Instance) Key {
 	k := ParseKey(name)
 	k.Version, k.Group = cmp.Or(k.Version, in.Version), cmp.Or(k.Group, in.Group)
 	return k
@@ -87,7 +88,7 @@ func (k Key) Takes(version, group string) bool {
 }
 
 // served returns Dubbo's names of the protocols that an instance serves.
-func served(in yodel.Instance) (names []string) {
+func served(in discovery.Instance) (names []string) {
 	for _, p := range protocols {
 		if slices.Contains(in.Protocols, p.yodel) && !slices.Contains(names, p.dubbo) {
 			names = append(names, p.dubbo)
@@ -109,7 +110,7 @@ func known(name string) string {
 // parameters returns what Dubbo and yodel say of a service of an instance in a protocol of Dubbo.
 // Its load is left out, because Dubbo's consumers begin anew with a provider whose record has
 // changed.
-func parameters(application, protocol string, k Key, in yodel.Instance) (map[string]string, error) {
+func parameters(application, protocol string, k Key, in discovery.Instance) (map[string]string, error) {
 	in.CallRate, in.Inflight = 0, 0
 	text, err := json.Marshal(in)
 	if err != nil {
@@ -142,13 +143,13 @@ const inactive = "inactive"
 type Provider struct {
 	Application string
 	Key         Key
-	Instance    yodel.Instance
+	Instance    discovery.Instance
 	host        string
 	port        int
 }
 
 // NewProvider returns the provider for an instance that is announced under a name.
-func NewProvider(application, name string, in yodel.Instance) (*Provider, error) {
+func NewProvider(application, name string, in discovery.Instance) (*Provider, error) {
 	p := &Provider{Application: application, Key: Of(name, in), Instance: in}
 	host, port, err := net.SplitHostPort(in.Addr)
 	if err != nil {
@@ -205,7 +206,7 @@ func (p *Provider) URLs() ([]string, error) {
 }
 
 // ParseURL returns the instance for the URL of a provider. It reports false for another service.
-func ParseURL(text string, k Key) (in yodel.Instance, ok bool, err error) {
+func ParseURL(text string, k Key) (in discovery.Instance, ok bool, err error) {
 	u, err := url.Parse(text)
 	if err != nil {
 		return in, false, err
@@ -222,7 +223,7 @@ func ParseURL(text string, k Key) (in yodel.Instance, ok bool, err error) {
 
 // Instance returns the instance at an address that has the record. It reports false for another
 // service.
-func (r Record) Instance(addr string, k Key) (in yodel.Instance, ok bool, err error) {
+func (r Record) Instance(addr string, k Key) (in discovery.Instance, ok bool, err error) {
 	about := r.Parameters
 	if !k.Takes(about[keyVersion], about[keyGroup]) || about["category"] != "" && about["category"] != "providers" {
 		return in, false, nil
@@ -232,7 +233,7 @@ func (r Record) Instance(addr string, k Key) (in yodel.Instance, ok bool, err er
 		in.Addr = addr
 		return in, err == nil, err
 	}
-	in = yodel.Instance{
+	in = discovery.Instance{
 		Addr: addr, Protocols: []string{known(r.Protocol)}, Version: about[keyVersion], Group: about[keyGroup], Weight: usualWeight, Metadata: yodel.Metadata{},
 	}
 	// Dubbo-go writes a weight of 0 for the usual one.
@@ -254,8 +255,8 @@ func (r Record) Instance(addr string, k Key) (in yodel.Instance, ok bool, err er
 
 // Merge returns the instances in order of their addresses. Instances of one address become one with
 // the protocols of all.
-func Merge(all []yodel.Instance) []yodel.Instance {
-	byAddr := make(map[string]yodel.Instance, len(all))
+func Merge(all []discovery.Instance) []discovery.Instance {
+	byAddr := make(map[string]discovery.Instance, len(all))
 	for _, in := range all {
 		known, ok := byAddr[in.Addr]
 		if !ok {
@@ -271,7 +272,7 @@ func Merge(all []yodel.Instance) []yodel.Instance {
 		known.Protocols = joined
 		byAddr[in.Addr] = known
 	}
-	merged := make([]yodel.Instance, 0, len(byAddr))
+	merged := make([]discovery.Instance, 0, len(byAddr))
 	for _, addr := range slices.Sorted(maps.Keys(byAddr)) {
 		merged = append(merged, byAddr[addr])
 	}
@@ -358,7 +359,7 @@ func (a *Application) InstanceMetadata() (map[string]string, error) {
 // Instances returns the instances of a service in an application, for an instance at a host with
 // metadata. About is the metadata of the application as JSON. Without it, every service of the
 // mapping counts as served at every port.
-func Instances(k Key, host string, of map[string]string, about []byte) (all []yodel.Instance, err error) {
+func Instances(k Key, host string, of map[string]string, about []byte) (all []discovery.Instance, err error) {
 	if len(about) == 0 {
 		var ports []endpoint
 		if err = json.Unmarshal([]byte(of[keyEndpoints]), &ports); err != nil {

@@ -10,13 +10,14 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/registry/internal/dubborecord"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
 func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
 
-var server = yodel.Instance{
+var server = discovery.Instance{
 	Addr: "10.0.0.1:20880", Protocols: []string{"yodel", "http", "dubbo"}, Version: "1.0.0", Group: "blue", Weight: 2, State: "inactive", Zone: "a",
 	Metadata: yodel.Metadata{"a": "b&c"}, Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Incarnation: "x",
 }
@@ -54,7 +55,7 @@ func TestURLs(t *testing.T) {
 
 // The URLs of providers of Dubbo.
 func TestForeignURLs(t *testing.T) {
-	for text, want := range map[string]yodel.Instance{
+	for text, want := range map[string]discovery.Instance{
 		"dubbo://10.0.0.2:20880/a.B?application=x&version=1.0&weight=50":                     {Addr: "10.0.0.2:20880", Protocols: []string{"dubbo"}, Version: "1.0", Weight: 50, Metadata: yodel.Metadata{"application": "x"}},
 		"tri://10.0.0.2:50051/a.B?group=g&enabled=false":                                     {Addr: "10.0.0.2:50051", Protocols: []string{"grpc"}, Group: "g", Weight: 100, State: "inactive", Metadata: yodel.Metadata{"enabled": "false"}},
 		"rest://[::1]:8080/a.B?weight=x":                                                     {Addr: "[::1]:8080", Protocols: []string{"rest"}, Weight: 100, Metadata: yodel.Metadata{}},
@@ -102,7 +103,7 @@ func TestApplications(t *testing.T) {
 	want := server
 	want.Started, want.Incarnation = time.Time{}, "" // instances share the metadata
 	got, err := dubborecord.Instances(dubborecord.ParseKey("com.acme.Greeter"), "10.0.0.1", of, about)
-	if err != nil || len(got) != 2 || !reflect.DeepEqual(dubborecord.Merge(got), []yodel.Instance{want}) {
+	if err != nil || len(got) != 2 || !reflect.DeepEqual(dubborecord.Merge(got), []discovery.Instance{want}) {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
 	if got, err = dubborecord.Instances(dubborecord.ParseKey("com.acme.Greeter:2"), "10.0.0.1", of, about); err != nil || len(got) != 0 {
@@ -126,7 +127,7 @@ func TestApplications(t *testing.T) {
 }
 
 func TestWhatDubboHasNot(t *testing.T) {
-	for says, in := range map[string]yodel.Instance{
+	for says, in := range map[string]discovery.Instance{
 		"missing port":                   {Addr: "x"},
 		"has no port that is a number":   {Addr: "x:http", Protocols: []string{"dubbo"}},
 		"a provider of Dubbo has one":    {Addr: "x:1", Protocols: []string{"dubbo"}, Group: "a,b"},
@@ -136,7 +137,7 @@ func TestWhatDubboHasNot(t *testing.T) {
 			t.Errorf("got %v, want an error with %q", err, says)
 		}
 	}
-	_, err := dubborecord.NewProvider("app", "a.B", yodel.Instance{Addr: "x:1"})
+	_, err := dubborecord.NewProvider("app", "a.B", discovery.Instance{Addr: "x:1"})
 	if !errors.Is(err, dubborecord.ErrProtocols) {
 		t.Errorf("got %v", err)
 	}

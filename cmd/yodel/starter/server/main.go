@@ -22,6 +22,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/cmd/yodel/starter/greeting"
 	"github.com/yodel-rpc/yodel/codec/pbstruct"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/metrics/prometheus"
 	yodelhttp "github.com/yodel-rpc/yodel/protocol/http"
 	"github.com/yodel-rpc/yodel/recommended"
@@ -66,9 +67,9 @@ func run(ctx context.Context, o options) error {
 	go func() { ended <- page.Serve(l) }()
 
 	s := metrics.NewServer("starter", recommended.Server(&yodel.ServerOptions{
-		Registrars:  []yodel.Registrar{file.New(o.registry, nil)}, // any other registry can take its place
-		Codecs:      []yodel.Codec{pbstruct.Codec},                // for clients of gRPC
-		Protocols:   []yodel.Protocol{yodelhttp.New(nil)},         // for clients of HTTP, gRPC and Connect
+		Registrars:  []discovery.Registrar{file.New(o.registry, nil)}, // any other registry can take its place
+		Codecs:      []yodel.Codec{pbstruct.Codec},                    // for clients of gRPC
+		Protocols:   []yodel.Protocol{yodelhttp.New(nil)},             // for clients of HTTP, gRPC and Connect
 		Diagnostics: o.diagnostics,
 	}))
 	greeting.Register(s)

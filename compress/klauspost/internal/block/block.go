@@ -10,7 +10,7 @@ import (
 
 	"github.com/klauspost/compress/s2"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 )
 
 // Append appends the result of encode for src to dst.
@@ -37,7 +37,7 @@ func Decompress(dst, src []byte, limit int) ([]byte, error) {
 		return nil, err
 	}
 	if n > limit {
-		return nil, yodel.ErrTooLarge
+		return nil, compress.ErrTooLarge
 	}
 	if n/believed > len(src) && !decodesTo(src, n) {
 		return nil, s2.ErrCorrupt

@@ -11,7 +11,7 @@ import (
 
 	"github.com/klauspost/compress/s2"
 
-	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -49,7 +49,7 @@ func TestAnAnnouncedLengthIsCheckedFirst(t *testing.T) {
 	if err != nil || !bytes.Equal(got, make([]byte, limit)) {
 		t.Errorf("16 MiB of zeros: got %d bytes, error %v", len(got), err)
 	}
-	if _, err := Decompress(nil, true16, limit-1); !errors.Is(err, yodel.ErrTooLarge) {
+	if _, err := Decompress(nil, true16, limit-1); !errors.Is(err, compress.ErrTooLarge) {
 		t.Errorf("one byte too many: got %v", err)
 	}
 }
