@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// This file contains all interfaces that authors of plug-ins implement. To write a plug-in, copy
-// the smallest existing plug-in of its kind, and run the test suite for that kind from yodeltest.
+// This file contains the interfaces that authors of plug-ins implement. Those of registries are in
+// package discovery, and that of compressors in package compress. To write a plug-in, copy the
+// smallest existing plug-in of its kind, and run the test suite for that kind from yodeltest.
 // Nothing needs to be registered.
 
 // A Codec turns messages into bytes and back. Its methods are called concurrently.

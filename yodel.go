@@ -27,5 +27,5 @@
 //	  ▼ connection: encode, write ─── Transport ───▶ read ─┘
 //
 // Timeouts, retries, limits and logs are Middleware. The interfaces that plug-ins implement are in
-// one file, plugin.go. This package depends on the standard library only.
+// plugin.go, discovery and compress. This package depends on the standard library only.
 package yodel
