@@ -4,7 +4,6 @@ package yodel
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -12,8 +11,11 @@ import (
 	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/internal/budget"
 	"github.com/yodel-rpc/yodel/internal/foreign"
+	"github.com/yodel-rpc/yodel/internal/heritage"
 	"github.com/yodel-rpc/yodel/internal/keyscope"
 	"github.com/yodel-rpc/yodel/internal/monotime"
+	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/pipe"
 	"github.com/yodel-rpc/yodel/internal/record"
 	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/introspect"
@@ -163,17 +165,17 @@ type Call struct {
 	// The client writes Attempt, Endpoint, out and picked in each call. They stand together,
 	// because the goroutine that reads replies may run on another processor: see TestLayout.
 
-	out     *outgoing       // on the calling side: the state that Do gave the call
-	picked  *Endpoint       // the endpoint that the balancer set
-	turn    *turn           // client: its place in the order of its key; nil if it is not ordered
-	pass    int8            // the pass of the pick, see avoidUnready
-	stays   bool            // all attempts go to picked, see Attempts.Pin
-	demands uint8           // how many endpoints its pick has started to dial
-	limited bool            // the client set Deadline
-	lent    inherited       // the fields that were inherited from the handler's call
-	in      *serverCall     // on the serving side: the state of the request
-	tried   []*Endpoint     // endpoints this call avoids
-	stream  *outgoingStream // client: nil for a unary method
+	out       *outgoing          // on the calling side: the state that Do gave the call
+	picked    *Endpoint          // the endpoint that the balancer set
+	turn      *turn              // client: its place in the order of its key; nil if it is not ordered
+	pass      int8               // the pass of the pick, see avoidUnready
+	stays     bool               // all attempts go to picked, see Attempts.Pin
+	demands   uint8              // how many endpoints its pick has started to dial
+	limited   bool               // the client set Deadline
+	inherited heritage.Inherited // the fields that were inherited from the handler's call
+	in        *serverCall        // on the serving side: the state of the request
+	tried     []*Endpoint        // endpoints this call avoids
+	stream    *outgoingStream    // client: nil for a unary method
 
 	budget  *budget.Tokens // nil for none
 	group   *group         // nil unless it may have forks
@@ -225,7 +227,7 @@ func (c *Call) copyFor(p purpose, to *Call) {
 		to.Ordered, to.OneWay, to.Attempt, to.Budget = c.Ordered, c.OneWay, c.Attempt, c.Budget
 		to.out, to.in, to.stream, to.turn, to.group = c.out, c.in, c.stream, c.turn, c.group
 		to.picked, to.pass, to.stays, to.demands, to.limited = c.picked, c.pass, c.stays, c.demands, c.limited
-		to.budget, to.lent, to.hold, to.resumed = c.budget, c.lent, c.hold, c.resumed
+		to.budget, to.inherited, to.hold, to.resumed = c.budget, c.inherited, c.hold, c.resumed
 		to.watch, to.began, to.took = c.watch, c.began, c.took
 	}
 }
@@ -247,11 +249,7 @@ func (c *Call) SendHeader() error {
 	if !ok {
 		return nil
 	}
-	sender, ok := st.Messages.(interface{ SendHeader() error })
-	if !ok {
-		return nil
-	}
-	return sender.SendHeader()
+	return st.SendHeader()
 }
 
 // Header returns the metadata that SetHeader has set. On the client, it is the header of the reply,
@@ -302,16 +300,6 @@ func clock() time.Duration { return monotime.Now() }
 
 func timeOf(at time.Duration) time.Time { return monotime.Time(at) }
 
-// refuseNil panics if an element of a list of options is nil. Without it, the first call would
-// panic.
-func refuseNil[T any](name string, list []T, isNil func(T) bool) {
-	for i, m := range list {
-		if isNil(m) {
-			panic(fmt.Sprintf("yodel: %s[%d] is nil", name, i))
-		}
-	}
-}
-
 // chain wraps h in ms. The first middleware is the outermost.
 func chain(ms []Middleware, h Handler) Handler {
 	for _, m := range slices.Backward(ms) {
@@ -357,18 +345,7 @@ func (c *Call) EachMessage(f func(message any, sent bool) error) {
 	r.each = append(r.each, f)
 }
 
-// An eachMessage has the functions of EachMessage.
-type eachMessage []func(message any, sent bool) error
-
-// check runs the functions for a message.
-func (e eachMessage) check(message any, sent bool) (err error) {
-	for i := 0; i < len(e) && err == nil; i++ {
-		err = e[i](message, sent)
-	}
-	return err
-}
-
-func (r *rareCall) checks() eachMessage {
+func (r *rareCall) checks() pipe.Checks {
 	if r == nil {
 		return nil
 	}
@@ -409,11 +386,11 @@ func (c *Call) State(key any, create func() any) any {
 // A rareCall is the part of a call's state that few calls need, mainly for its record.
 type rareCall struct {
 	record.Record
-	nowhere int                     // the number of endpoints when no other endpoint could take the call; 0 before
-	report  *introspect.CallReport  // the record; until the call has ended, it covers the attempts so far
-	own     *Error                  // an error to which only the client has a pointer
-	header  Metadata                // see Call.Header
-	each    []func(any, bool) error // see Call.EachMessage
+	nowhere int                    // the number of endpoints when no other endpoint could take the call; 0 before
+	report  *introspect.CallReport // the record; until the call has ended, it covers the attempts so far
+	own     *Error                 // an error to which only the client has a pointer
+	header  Metadata               // see Call.Header
+	each    pipe.Checks            // see Call.EachMessage
 }
 
 func (c *Call) rarely() *rareCall {
@@ -427,3 +404,162 @@ func (c *Call) rarely() *rareCall {
 // middleware did. Such lines help people to find out why a call failed or was slow. Note unusual
 // actions only, for example that the call had to wait or was sent again.
 func (c *Call) Note(by, what string) { c.rarely().Note(clock(), by, what) }
+
+// The context of a handler has the handler's call, and passes state of it down to the calls that
+// the handler makes: see package heritage. Package budget says how the attempt budget goes down the
+// call tree and comes back.
+
+// A handlerState is the state that a handler's calls inherit from the handler's own call.
+type handlerState struct {
+	heritage.Heritage
+	server *Server // with live data; nil without
+}
+
+type heritageKey struct{}
+
+type callKey struct{}
+
+// CallFrom returns the call that a handler is executing, from the handler's context. The call has
+// the metadata, the attachment, the trailer to be sent, and the peer. For any other context
+// CallFrom returns nil. If a goroutine outlives its handler, it must call CallFrom before the
+// handler returns. Afterwards the result may have only the method's name.
+func CallFrom(ctx context.Context) *Call {
+	call, _ := ctx.Value(callKey{}).(*Call)
+	return call
+}
+
+// A callRef is the part of a handler's context that refers to the call. It is not reused, because
+// handlers keep contexts, and the call may already serve another request.
+type callRef struct {
+	as *boundMethod
+	in *serverCall
+}
+
+// value returns the values of a handler's context that come from its call. Known reports whether it
+// knows key.
+func (r *callRef) value(key any) (value any, known bool) {
+	switch key.(type) {
+	case callKey:
+		if c := r.hold(); c != nil {
+			return &c.call, true
+		}
+		return &Call{Method: r.as.Name}, true
+	case samplerKey:
+		return r.as.server.samples, true
+	case heritageKey:
+		if c := r.hold(); c != nil {
+			if c.method != nil && !c.method.Nests.Load() {
+				c.method.Nests.Store(true)
+			}
+			return c.heritage(), true
+		}
+		return nil, true
+	}
+	return nil, false
+}
+
+// hold returns the call that the reference belongs to, and prevents its reuse for another request.
+// It returns nil if the call is already reused.
+func (r *callRef) hold() *serverCall {
+	if r.in.owner.Hold(r, &r.in.held) {
+		return r.in
+	}
+	return nil
+}
+
+// background is the context of most calls that are made outside of handlers.
+var background = context.Background()
+
+// inherit sets the fields that a call inherits from the handler that makes it, if ctx is a
+// handler's context. If ctx is context.Background, inherit makes only one comparison.
+func (c *Call) inherit(ctx context.Context) {
+	if ctx == background {
+		return
+	}
+	h, _ := ctx.Value(heritageKey{}).(*handlerState)
+	if h == nil {
+		return
+	}
+	if client := c.Client(); h.server != nil && client != nil && client.server.Load() == nil {
+		h.server.adopt(client)
+	}
+	if b := h.Tokens(); b != nil {
+		c.budget = b
+	}
+	c.inherited.Inherit(&h.Heritage, c.heritable())
+}
+
+// heritable returns the fields that a call may inherit.
+func (c *Call) heritable() heritage.Fields {
+	return heritage.Fields{Criticality: &c.Criticality, Tenant: &c.Tenant, Trace: &c.Trace, Explain: &c.Explain}
+}
+
+// heritage returns the state for calls made with the handler's context, or nil if there is none. It
+// may be called concurrently.
+func (c *serverCall) heritage() *handlerState {
+	if h := c.heirs.Load(); h != nil {
+		return h
+	}
+	call := &c.call // with the changes that middleware has made
+	v := heritage.Values{Budget: call.Budget, Criticality: call.Criticality, Tenant: call.Tenant, Trace: call.Trace, Explain: call.Explain}
+	if v == (heritage.Values{}) {
+		if c.server.live != nil {
+			return &c.server.measuring
+		}
+		return nil
+	}
+	h := &handlerState{}
+	if h.Set(v); c.server.live != nil {
+		h.server = c.server
+	}
+	if !c.heirs.CompareAndSwap(nil, h) {
+		return c.heirs.Load()
+	}
+	return h
+}
+
+// used returns how many of the request's tokens were used or lost by the calls made for it.
+func (c *serverCall) used() uint64 {
+	if h := c.heirs.Load(); h != nil {
+		return h.Used()
+	}
+	return 0
+}
+
+// lend lends tokens to an attempt if its method is known to make calls of its own. The tokens are
+// lost if no reply comes. The client keeps one token for a retry. It keeps no token for a call that
+// sends a stream and has a budget of its own, because such a call cannot be retried once the server
+// has accepted it.
+func (o *outgoing) lend(call *Call) {
+	b, x := call.tokens(), o.useExtra()
+	x.lent = 0
+	if o.binding.Of.Nests.Load() {
+		kept := int32(1)
+		if k := o.binding.Kind; (k == wire.Upload || k == wire.Duplex) && b == &x.budget {
+			kept = 0
+		}
+		x.lent = b.Lend(kept)
+	}
+	o.req.Budget = uint64(1 + x.lent) //nolint:gosec // not negative
+}
+
+// repay takes back the tokens that the attempt did not use.
+func (o *outgoing) repay(call *Call, used uint64) {
+	x := o.useExtra()
+	call.budget.Repay(x.lent, used)
+	x.lent = 0
+}
+
+// lender returns the Completer for a stream. If the stream borrowed tokens from a handler's budget,
+// it is a lender, which returns the tokens when the stream ends. Tokens from the call's own budget
+// need not be returned, because that budget ends with the call.
+func (o *outgoing) lender(ctx context.Context, c *Call, st *mux.Stream) mux.Completer {
+	lent := o.readExtra().lent
+	if lent == 0 {
+		return st
+	}
+	if h, _ := ctx.Value(heritageKey{}).(*handlerState); h == nil || c.budget != h.Tokens() {
+		return st
+	}
+	return c.budget.Lender(st, lent)
+}

@@ -5,15 +5,19 @@ package yodel_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"net"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
@@ -21,6 +25,9 @@ import (
 	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/compress/flate"
 	"github.com/yodel-rpc/yodel/compress/gzip"
+	"github.com/yodel-rpc/yodel/middleware/cache"
+	"github.com/yodel-rpc/yodel/middleware/retry"
+	"github.com/yodel-rpc/yodel/middleware/timeout"
 )
 
 func TestCallReturnsReply(t *testing.T) {
@@ -480,5 +487,200 @@ func TestMethodsWorkOnAnyCaller(t *testing.T) {
 	Mul.Then(t.Context(), offline{}, &Args{A: 7}, func(r *Reply, _ error) { done <- r })
 	if r := receive(t, done, "a callback"); r.C != 7 {
 		t.Errorf("Then: got %v", r)
+	}
+}
+
+// Callbacks of one client may run concurrently: each of these returns only when the other one runs.
+func TestCallbacksOfOneClientRunConcurrently(t *testing.T) {
+	pass := func(next yodel.Handler) yodel.Handler { return next }
+	for name, o := range map[string]*yodel.ClientOptions{
+		"two connections": nil,
+		"middleware":      {Middleware: []yodel.Middleware{pass}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := serve(t, newServer(t, nil)), serve(t, newServer(t, nil))
+			c := newClient(t, o, a, b)
+			must(t, c.Ready(t.Context()))
+			var running [2]chan struct{}
+			ended := make(chan error, len(running))
+			for i := range running {
+				running[i] = make(chan struct{})
+			}
+			until(t, "there are two endpoints", func() bool { return len(c.Endpoints()) == 2 })
+			for i, ep := range c.Endpoints() {
+				// it is connected
+				must(t, c.Do(t.Context(), &yodel.Call{Method: string(Mul), Args: &Args{}, Endpoint: ep}))
+				call := &yodel.Call{Method: string(Mul), Args: &Args{}, Reply: new(Reply), Endpoint: ep}
+				c.Go(context.Background(), call, func(err error) {
+					close(running[i])
+					<-running[1-i]
+					ended <- err
+				})
+			}
+			for range running {
+				must(t, receive(t, ended, "both callbacks run at once"))
+			}
+		})
+	}
+}
+
+// What middleware of a server sees of a request before the method does.
+func TestTheBodyOfARequest(t *testing.T) {
+	var bodies []string
+	var fault error
+	look := func(next yodel.Handler) yodel.Handler {
+		return func(ctx context.Context, call *yodel.Call) error {
+			body, err := call.Body()
+			if fault = err; err != nil {
+				return err
+			}
+			if again, err := call.Body(); err != nil || string(again) != string(body) {
+				t.Errorf("the second time it is %.40q, %v", again, err)
+			}
+			bodies = append(bodies, string(body))
+			if call.Executed() || call.Streams() {
+				t.Error("it has been executed, or has a stream")
+			}
+			err = next(ctx, call)
+			if !call.Executed() {
+				t.Error("it was not executed")
+			}
+			return err
+		}
+	}
+	compressor := flate.Compressor
+	s := newServer(t, &yodel.ServerOptions{Middleware: []yodel.Middleware{look}, Compressors: []compress.Compressor{compressor}})
+	length := func(in *string) (*int, error) { n := len(*in); return &n, nil }
+	handle(t, s, "Length", func(_ context.Context, in *string) (*int, error) { return length(in) })
+	handle(t, s, "View", func(_ context.Context, in *raw.View) (*[]byte, error) {
+		out := []byte(strings.ToUpper(string(*in)))
+		return &out, nil
+	})
+	large := strings.Repeat("x", 10_000)
+	for _, o := range []*yodel.ClientOptions{nil, {Compressor: compressor}} {
+		var n int
+		must(t, connect(t, s, o).Call(t.Context(), "Length", &large, &n))
+		if n != len(large) || bodies[len(bodies)-1] != `"`+large+`"` {
+			t.Errorf("with %+v: the method got %d bytes, and the middleware %d", o, n, len(bodies[len(bodies)-1]))
+		}
+		message, upper := []byte(large), []byte(nil)
+		must(t, connect(t, s, o).Do(t.Context(), &yodel.Call{Method: "View", Args: &message, Reply: &upper, Codec: raw.Codec}))
+		if string(upper) != strings.ToUpper(large) || bodies[len(bodies)-1] != large {
+			t.Errorf("raw, with %+v: the method got %d bytes, and the middleware %d", o, len(upper), len(bodies[len(bodies)-1]))
+		}
+	}
+	if err := connect(t, s, nil).Call(t.Context(), "Nothing", &large, nil); !errors.Is(err, yodel.Unimplemented) || !errors.Is(fault, yodel.Unimplemented) {
+		t.Errorf("of a method that does not exist: %v, %v", err, fault)
+	}
+	if body, err := new(yodel.Call).Body(); body != nil || err != nil || new(yodel.Call).Executed() || new(yodel.Call).Streams() {
+		t.Errorf("of a call of a client: %q, %v", body, err)
+	}
+}
+
+// setLargest sets a field of a struct of options to the largest value of its type. It returns false
+// for a field that is not exported, or is neither a number nor a duration.
+func setLargest(field reflect.Value) bool {
+	if kind := field.Kind(); !field.CanSet() || kind != reflect.Int && kind != reflect.Int64 { // durations too
+		return false
+	}
+	field.SetInt(math.MaxInt64)
+	return true
+}
+
+// A farCase is a client and a server of which something is as large, or as late, as can be.
+type farCase struct {
+	name   string
+	client yodel.ClientOptions
+	server yodel.ServerOptions
+	ctx    func() (context.Context, context.CancelFunc)
+	call   yodel.Call
+}
+
+// eachOption returns a case for every number and duration of the options, and of Limits.
+func eachOption() (cases []farCase) {
+	options := func(of reflect.Type, in func(c *farCase) reflect.Value) {
+		for i := range of.NumField() {
+			var c farCase
+			if setLargest(in(&c).Field(i)) {
+				c.name = of.String() + "." + of.Field(i).Name
+				cases = append(cases, c)
+			}
+		}
+	}
+	options(reflect.TypeFor[yodel.ClientOptions](), func(c *farCase) reflect.Value { return reflect.ValueOf(&c.client).Elem() })
+	options(reflect.TypeFor[yodel.ServerOptions](), func(c *farCase) reflect.Value { return reflect.ValueOf(&c.server).Elem() })
+	limits := reflect.TypeFor[yodel.Limits]()
+	for i := range limits.NumField() {
+		var c farCase
+		if setLargest(reflect.ValueOf(&c.client.Limits).Elem().Field(i)) {
+			c.server.Limits = c.client.Limits
+			c.name = limits.String() + "." + limits.Field(i).Name
+			cases = append(cases, c)
+		}
+	}
+	return cases
+}
+
+func farDeadlines() (cases []farCase) {
+	for _, year := range []int{2170, 2300, 2400, 9999} {
+		at := time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC)
+		cases = append(cases, farCase{name: "Call.Deadline in " + at.Format("2006"), call: yodel.Call{Deadline: at}},
+			farCase{name: "a context that ends in " + at.Format("2006"), ctx: func() (context.Context, context.CancelFunc) {
+				return context.WithDeadline(context.Background(), at)
+			}})
+	}
+	endless := func() (context.Context, context.CancelFunc) {
+		return context.WithTimeout(context.Background(), math.MaxInt64)
+	}
+	middleware := func(m yodel.Middleware) yodel.ClientOptions {
+		return yodel.ClientOptions{Middleware: []yodel.Middleware{m}, Idempotent: []string{"Echo"}}
+	}
+	return append(cases, farCase{name: "context.WithTimeout", ctx: endless},
+		farCase{name: "timeout.After", client: middleware(timeout.After(math.MaxInt64))},
+		farCase{name: "timeout.Streams", client: middleware(timeout.Streams(math.MaxInt64))},
+		farCase{name: "timeout.After on the server", server: yodel.ServerOptions{Middleware: []yodel.Middleware{timeout.After(math.MaxInt64)}}},
+		farCase{name: "retry.Options", client: middleware(retry.With(&retry.Options{Times: math.MaxInt, Backoff: 1, MaxBackoff: math.MaxInt64}))},
+		farCase{name: "cache.Options", client: middleware(cache.With(&cache.Options{
+			Methods: []string{"Echo"}, For: math.MaxInt64, Stale: math.MaxInt64,
+		}))})
+}
+
+// The largest values of options, and times that are as far away as can be, mean that there is no
+// limit: calls succeed, and those with a deadline keep it.
+func TestFarTimesAndLargeLimitsMeanNone(t *testing.T) {
+	t.Parallel()
+	for _, test := range append(eachOption(), farDeadlines()...) {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t, &test.server)
+			must(t, s.Handle("Echo", func(_ context.Context, in *string) (*string, error) { return in, nil }))
+			must(t, s.Handle("Hang", func(ctx context.Context, _ *string) (*string, error) {
+				select {
+				case <-ctx.Done():
+				case <-time.After(5 * time.Second): // so that the test ends where no deadline is kept
+				}
+				return nil, ctx.Err()
+			}))
+			c := newClient(t, &test.client, serve(t, s))
+			ctx, cancel := context.WithCancel(context.Background())
+			if test.ctx != nil {
+				ctx, cancel = test.ctx()
+			}
+			defer cancel()
+			for range 20 {
+				in, out := "in", ""
+				call := test.call
+				call.Method, call.Args, call.Reply = "Echo", &in, &out
+				if err := c.Do(ctx, &call); err != nil || out != in {
+					t.Fatalf("got %q, %v", out, err)
+				}
+			}
+			began := time.Now()
+			in := "in"
+			err := c.Do(ctx, &yodel.Call{Method: "Hang", Args: &in, Deadline: began.Add(50 * time.Millisecond)})
+			if took := time.Since(began); yodel.CodeOf(err) != yodel.DeadlineExceeded || took > 4*time.Second {
+				t.Errorf("a call with a deadline of 50 ms took %v: %v", took, err)
+			}
+		})
 	}
 }

@@ -26,8 +26,8 @@ type ClientOptions struct {
 	Compressor compress.Compressor
 	// CompressAbove is the size from which messages are compressed, in bytes. Default 1024.
 	CompressAbove int
-	// Wires let the client call servers that speak other protocols: see Instance.Protocols. Default
-	// none.
+	// Wires let the client call servers that speak other protocols: see
+	// discovery.Instance.Protocols. Default none.
 	Wires []Wire
 	// Transport connects to instances. Default TCP.
 	Transport Transport
@@ -114,8 +114,9 @@ type Client struct {
 	direct  bool    // no middleware runs between Go and the connection
 	config  mux.Config
 	cluster *cluster
-	wires   []namedWire
-	refresh func() // the resolver's Refresh method; nil if it has none
+	wires   []Wire   // the first, of yodel's own protocol, is nil
+	speaks  []string // the names of their protocols
+	refresh func()   // the resolver's Refresh method; nil if it has none
 	orders  ordered.Queues[*Endpoint, *mux.Conn]
 
 	toldKeys atomic.Bool // the log has said that a server does not remember keys

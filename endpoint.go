@@ -4,19 +4,25 @@ package yodel
 
 import (
 	"context"
-	"math/rand/v2"
+	"errors"
+	"fmt"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel/discovery"
+	"github.com/yodel-rpc/yodel/internal/diagnose"
+	"github.com/yodel-rpc/yodel/internal/dialled"
 	"github.com/yodel-rpc/yodel/internal/endpoints"
 	"github.com/yodel-rpc/yodel/internal/identity"
 	"github.com/yodel-rpc/yodel/internal/load"
-	"github.com/yodel-rpc/yodel/internal/methods"
+	"github.com/yodel-rpc/yodel/internal/memory"
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/reason"
 	"github.com/yodel-rpc/yodel/internal/wire"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // An Endpoint is an instance as one client sees it: its connections, its load, and whether it is
@@ -32,21 +38,20 @@ type Endpoint struct {
 	inflight load.Inflight
 	// unconnected counts the calls that found no connection
 	unconnected atomic.Int64
-	failed      atomic.Int64 // attempts
-	held        atomic.Int64 // bytes that Reserve has counted
-	// counters has the counters of live data, by the handles of bindings; countersMu guards changes
-	counters   methods.List[measuredMethod]
-	countersMu sync.Mutex
-	report     load.Report
-	trip       load.RoundTrip
-	identity   atomic.Pointer[identity.Server] // of the last connection; nil before the first
-	states     states
-	core       endpoints.Endpoint[*Endpoint, *dialledConn]
+	failed      atomic.Int64      // attempts
+	held        memory.Share      // that Reserve has counted
+	counters    diagnose.Counters // of live data
+	report      load.Report
+	trip        load.RoundTrip
+	identity    atomic.Pointer[identity.Server] // of the last connection; nil before the first
+	states      states
+	core        endpoints.Endpoint[*Endpoint, *dialled.Conn]
 }
 
-func newEndpoint(c *Client, in discovery.Instance, w namedWire) *Endpoint {
-	ep := &Endpoint{client: c, wire: w.Wire, protocol: w.name}
+func newEndpoint(c *Client, in discovery.Instance, protocol int) *Endpoint {
+	ep := &Endpoint{client: c, wire: c.wires[protocol], protocol: c.speaks[protocol]}
 	ep.instance.Store(&in)
+	ep.held.Init(c.memory, c.limits.MaxMemory)
 	ep.core.Init(&c.cluster.list, ep, in.Addr)
 	ep.direct = ep.do()
 	return ep
@@ -191,7 +196,7 @@ func (ep *Endpoint) do() Handler {
 
 // ready returns a connection for the next call. It returns nil if there is no connection, or if an
 // additional connection should be made.
-func (ep *Endpoint) ready(ctx context.Context) *dialledConn {
+func (ep *Endpoint) ready(ctx context.Context) *dialled.Conn {
 	conns := ep.core.Conns()
 	if len(conns) == 1 && ep.client.opts.ConnsPerEndpoint == 1 {
 		return conns[0]
@@ -208,38 +213,14 @@ func (ep *Endpoint) connOf(ctx context.Context) *mux.Conn {
 }
 
 // readyBeside is ready for a call that is made by the handler of a call that came on the connection
-// own, or for any other call if own is nil. The handler's calls to its caller use this connection.
-// It recognizes nested calls, and does not make them wait for the call that caused them.
-func (ep *Endpoint) readyBeside(own *mux.Conn) *dialledConn {
-	conns := ep.core.Conns()
-	if own != nil {
-		if i := slices.IndexFunc(conns, func(conn *dialledConn) bool { return conn.mux == own }); i >= 0 {
-			return conns[i]
-		}
-	}
+// own, or for any other call if own is nil.
+func (ep *Endpoint) readyBeside(own *mux.Conn) *dialled.Conn {
 	o := &ep.client.opts
-	conn, saturated := leastLoaded(conns, o.FixedConns)
-	if (saturated || o.FixedConns) && len(conns) < o.ConnsPerEndpoint && ep.core.MayAdd() {
+	conn, more := dialled.Conns(ep.core.Conns()).Next(own, o.ConnsPerEndpoint, o.FixedConns)
+	if more && ep.core.MayAdd() {
 		return nil
 	}
 	return conn
-}
-
-// leastLoaded returns the connection with the fewest open calls, preferring connections that are
-// not saturated and then the oldest, or a random one. It also reports whether all are saturated.
-func leastLoaded(conns []*dialledConn, random bool) (least *dialledConn, saturated bool) {
-	fewest, first := 0, 0
-	if random && len(conns) > 1 {
-		first = rand.IntN(len(conns))
-	}
-	for i := range conns {
-		conn := conns[(first+i)%len(conns)]
-		n, full := conn.load()
-		if least == nil || !full && saturated || full == saturated && n < fewest {
-			least, fewest, saturated = conn, n, full
-		}
-	}
-	return least, saturated
 }
 
 // learned reports whether the picker is a Learner.
@@ -271,8 +252,8 @@ func (ep *Endpoint) learn(ctx context.Context, call *Call, at time.Duration, a *
 
 // Load returns how many calls the endpoint's server is executing: this client's calls in flight,
 // plus the calls of other clients as the server last reported on a reply. Before the first report,
-// Load uses Instance.Inflight from the registry for the calls of other clients. Balancers compare
-// endpoints by their Load.
+// Load uses discovery.Instance.Inflight from the registry for the calls of other clients. Balancers
+// compare endpoints by their Load.
 func (ep *Endpoint) Load() int { return ep.report.Others(ep.instance.Load().Inflight) + ep.Inflight() }
 
 // RTT returns the network round-trip time to the endpoint, as measured by the last ping. It is 0
@@ -282,8 +263,211 @@ func (ep *Endpoint) Load() int { return ep.report.Others(ep.instance.Load().Infl
 func (ep *Endpoint) RTT() time.Duration {
 	if ep.wire == nil && ep.trip.Due() {
 		if conns := ep.core.Conns(); len(conns) > 0 {
-			ep.trip.Measure(conns[0].mux.Ping, ep.core.Go)
+			ep.trip.Measure(conns[0].Mux.Ping, ep.core.Go)
 		}
 	}
 	return ep.trip.Took()
+}
+
+// spareTime is how long an additional connection, or a connection that no call has needed, may be
+// idle if Limits.IdleTimeout is not set.
+const spareTime = 30 * time.Second
+
+// connected returns a connection, and dials if there is no connection. Alone says that the caller
+// has no other endpoint. Connected then dials at once, even if an attempt has just failed.
+func (ep *Endpoint) connected(ctx context.Context, deadline time.Time, alone bool) (*dialled.Conn, error) {
+	if conn := ep.ready(ctx); conn != nil {
+		return conn, nil
+	}
+	return ep.core.Connect(ctx, deadline, alone, ep.connOf(ctx))
+}
+
+// connectFor is connected for a call. It adds the time that it took to the call's record.
+func (ep *Endpoint) connectFor(ctx context.Context, call *Call) (*dialled.Conn, error) {
+	if conn := ep.ready(ctx); conn != nil {
+		return conn, nil
+	}
+	began := clock()
+	if call.picked == ep && call.stays {
+		ep.core.Search() // it may find another endpoint for later calls
+	}
+	ep.inflight.Waiting.Add(1)
+	defer ep.inflight.Waiting.Add(-1) // also if ctx panics
+	conn, err := ep.connected(ctx, call.Deadline, call.pinned() || call.hold != nil && heldToOne(call))
+	call.waited(0, clock()-began)
+	if err != nil {
+		ep.unconnected.Add(1)
+	}
+	return conn, err
+}
+
+// connect makes a connection and waits until calls can be sent on it.
+func (ep *Endpoint) connect(ctx context.Context, spare bool, accepted func()) (*dialled.Conn, *reason.DialError) {
+	c := ep.client
+	fail := func(err *reason.DialError) (*dialled.Conn, *reason.DialError) {
+		c.event(introspect.ConnEvent{Kind: introspect.ConnectFailed, Addr: ep.Addr(), Err: err.Err})
+		return nil, err
+	}
+	var nc net.Conn
+	if err := c.guard.Apart("the transport's Dial", nil, func() (err error) {
+		nc, err = c.opts.Transport.Dial(ctx, ep.Addr())
+		return err
+	}); err != nil {
+		return fail(&reason.DialError{Err: err})
+	}
+	accepted()
+	if ep.wire != nil {
+		conn, err := ep.connectLink(ctx, nc)
+		if err != nil {
+			return fail(&reason.DialError{Err: err, Connected: true})
+		}
+		return conn, nil
+	}
+	config := &c.config
+	if spare && config.IdleTimeout == 0 && !c.opts.FixedConns {
+		limited := c.config
+		config, limited.IdleTimeout = &limited, spareTime
+	}
+	owner := &dialler{ep: ep, served: c.link(nc)}
+	conn := &dialled.Conn{Owner: owner}
+	err := conn.Dial(ctx, nc, config)
+	if err == nil {
+		return ep.admitted(conn)
+	}
+	if refusal, ok := errors.AsType[*mux.Refusal](err); ok && owner.served != nil && owner.served.refused.Load() {
+		err = &Error{
+			Code: Code(refusal.Code), ID: refusal.ID, NotProcessed: true,
+			Message: fmt.Sprintf("the Connect hook of this client's Server refused %s: %s", ep.Addr(), refusal.Message),
+		}
+	}
+	return fail(&reason.DialError{Err: err, Connected: true})
+}
+
+// errStranger is the error of a connection to an address where another server listens now.
+var errStranger = refusal("YDL1109", "another server listens at the address of the instance")
+
+// admitted returns conn if it leads to the endpoint's server, and closes it otherwise.
+func (ep *Endpoint) admitted(conn *dialled.Conn) (*dialled.Conn, *reason.DialError) {
+	conn.ReportConnected()
+	if ep.is(conn.Server) {
+		return conn, nil
+	}
+	ep.core.SetStranger()
+	conn.Close()
+	e := *errStranger
+	e.Message = ep.Addr() + ": " + e.Message
+	return nil, &reason.DialError{Err: &e}
+}
+
+// is reports whether a server with identity id may be the server of the endpoint. While the
+// resolver reports the endpoint, the client accepts a restarted server, because the record in the
+// registry may be older than the restart. But that server must have the service. When the resolver
+// no longer reports the endpoint, the client accepts only the same incarnation of the server.
+func (ep *Endpoint) is(id *identity.Server) bool {
+	if ep.core.Unlisted() {
+		return id.Same(ep.identity.Load())
+	}
+	return id.MayBe(ep.instance.Load().Incarnation, ep.client.cluster.service)
+}
+
+// A dialler is the owner of a connection that an endpoint has dialled.
+type dialler struct {
+	ep     *Endpoint
+	served *serverConn // nil if the client has no Server
+
+	// of a Link
+	link  Link
+	codec func(call *Call) Codec // returns the codec that decodes the reply
+}
+
+// whose returns the dialled.Conn that owns conn.
+func whose(conn *mux.Conn) *dialled.Conn { return conn.Owner().(*dialled.Conn) } //nolint:forcetypeassert // set by connect
+
+// ownerOf returns the owner of a connection.
+func ownerOf(conn *dialled.Conn) *dialler { return conn.Owner.(*dialler) } //nolint:forcetypeassert // set by connect
+
+// hello handles the server's settings.
+func (d *dialler) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
+	if d.served != nil {
+		if refusal := d.served.hello(conn, l); refusal != nil {
+			return refusal
+		}
+	}
+	whose(conn).Answered(identity.Of(l, d.ep.identity.Load()), identity.Agent(l, agent))
+	return nil
+}
+
+// over handles the end of a connection in yodel's own protocol.
+func (d *dialler) over(conn *mux.Conn, err error) {
+	if d.served != nil {
+		d.served.unlink()
+	}
+	whose(conn).Over(err)
+}
+
+// Connected implements dialled.Owner.
+func (d *dialler) Connected() {
+	d.ep.client.event(introspect.ConnEvent{Kind: introspect.Connected, Addr: d.ep.Addr()})
+}
+
+// Unusable implements dialled.Owner.
+func (d *dialler) Unusable(conn *dialled.Conn) { d.ep.core.Remove(conn) }
+
+// Ended implements dialled.Owner.
+func (d *dialler) Ended(err error) { d.ep.client.event(ending(d.ep.Addr(), err)) }
+
+// native is the name of yodel's own protocol in discovery.Instance.Protocols.
+const native = "yodel"
+
+// connectLink makes a connection through the endpoint's Wire. It takes ownership of nc, even if it
+// fails.
+func (ep *Endpoint) connectLink(ctx context.Context, nc net.Conn) (*dialled.Conn, error) {
+	d := &dialler{ep: ep, codec: (*Call).Encoding}
+	conn := &dialled.Conn{Owner: d}
+	err := conn.Join(ctx, nc, ep.client.guard, ep.protocol, func(nc net.Conn) (_ dialled.Link, err error) {
+		d.link, err = ep.wire.Connect(ctx, nc, ep)
+		if own, ok := d.link.(interface{ Codec(call *Call) Codec }); ok {
+			d.codec = own.Codec
+		}
+		return d.link, err
+	}, isError)
+	if err != nil {
+		return nil, err
+	}
+	ep.client.wg.Go(conn.Watch)
+	return conn, nil
+}
+
+func isError(err error) bool {
+	_, is := errors.AsType[*Error](err)
+	return is
+}
+
+// Reserve counts n bytes that a Link to the endpoint is about to allocate for a reply, for example
+// for the next part of it. If it returns false, Limits.MaxMemory or ClientOptions.MaxMemory has no
+// room, and the Link must not allocate them: it discards the reply and fails its call with YDL3007.
+// Release must uncount the bytes, also if the connection ends. Limits.MaxMemory applies to all
+// Links of the endpoint together.
+func (ep *Endpoint) Reserve(n int) bool { return ep.held.Take(n) }
+
+// Release uncounts bytes that Reserve counted.
+func (ep *Endpoint) Release(n int) { ep.held.Give(n) }
+
+// unsentByLink converts the error of a link to an error of a connection, if it says that the
+// request was not sent. The client then adds the method, the address and the ID.
+func unsentByLink(err error) error {
+	e, ok := err.(*Error) //nolint:errorlint // as Link.Do returns it
+	if ok && e.Code == Unavailable && e.NotProcessed && e.ID == "" && e.Cause != nil {
+		return &mux.CallError{Cause: e.Cause, NotProcessed: true}
+	}
+	return err
+}
+
+// failure returns the error of a call that failed with err on conn. If the server speaks another
+// protocol, that is the reason, and the call was not executed.
+func (d *dialler) failure(ctx context.Context, conn *dialled.Conn, err error) error {
+	if e, ok := err.(*Error); err == nil || ctx.Err() != nil || ok && e.NotProcessed { //nolint:errorlint // as Link.Do returns it
+		return err
+	}
+	return conn.Foreign.Unserved(err)
 }

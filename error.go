@@ -9,13 +9,17 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
+	"github.com/yodel-rpc/yodel/internal/expiry"
 	"github.com/yodel-rpc/yodel/internal/fault"
 	"github.com/yodel-rpc/yodel/internal/fields"
 	"github.com/yodel-rpc/yodel/internal/grpcstatus"
 	"github.com/yodel-rpc/yodel/internal/jsoncodec"
+	"github.com/yodel-rpc/yodel/internal/monotime"
+	"github.com/yodel-rpc/yodel/internal/reason"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/introspect"
 )
@@ -362,4 +366,114 @@ func countsAs(code Code, err error) int {
 		return int(Unknown)
 	}
 	return int(code)
+}
+
+// The error of a connection, a transport or a context becomes an Error with the message "method:
+// address: reason". The address appears only once, before the reason, so that equal reasons of
+// several attempts can be merged: see package record.
+
+// failed returns the caller's error for a call whose last attempt failed with err. The error
+// contains the record of the call. If several attempts found no server that answered, one error
+// covers all of these attempts (YDL1003). Failed does not change errors of middleware.
+func (c *Client) failed(call *Call, err error) error {
+	e, ok := err.(*Error) //nolint:errorlint // a wrapped error is the wrapper's
+	if !ok || call.rare == nil || call.rare.Made() == 0 {
+		return err
+	}
+	x := call.rare
+	final := *e
+	final.Cause, final.relayed = e, true // errors.Is finds e itself as well
+	if c.wraps {
+		now := clock()
+		x.report = &introspect.CallReport{
+			Method: call.Method, Side: clientSide, Began: monotime.Wall(now, call.start()), Took: now - call.start(),
+		}
+		x.Attempts(x.report)
+		failureOf(e).Call(x.report)
+		final.Report = x.report
+	} else { // no user code has the error before the record is complete
+		x.own = &final
+	}
+	final.NotProcessed = final.NotProcessed && x.Unsent()
+	if x.Made() < 2 {
+		others := 0
+		if e.Code == Unavailable && e.ID != "" {
+			others = x.nowhere
+		}
+		final.Message += reason.AfterOne(e.Cause, others)
+		return &final
+	}
+	if e.Code != Unavailable || e.ID == "" {
+		return &final
+	}
+	final.ID = "YDL1003"
+	room := maxErrorLine - len(Unavailable.String()) - len(":  [YDL1003]")
+	final.Message, final.next = x.Message(call.Method, room), x.Next()
+	return &final
+}
+
+// explain turns an error of a connection into an Error that names the call and the server, and says
+// what happened and whether the call may have been executed.
+func (c *Client) explain(ctx context.Context, call *Call, ep *Endpoint, err error) error {
+	where := ""
+	if ep != nil {
+		where = ep.Addr()
+	}
+	return c.explainAt(ctx, call, where, err)
+}
+
+// explainAt is explain for a call to the address where, which is "" if the call has not reached an
+// endpoint.
+func (q *requester) explainAt(ctx context.Context, call *Call, where string, err error) error {
+	explained := q.explainPart(ctx, partOf(call), where, err)
+	if dial, ok := errors.AsType[*reason.DialError](err); ok && (call.pinned() || heldToOne(call)) {
+		explained.(*Error).RetryAfter = dial.Next //nolint:errorlint,forcetypeassert // it is new; the call has no other endpoint
+	}
+	return explained
+}
+
+// explainPart is explainAt for a call, or for a message of a stream. A message may fail after the
+// call has ended, so explainPart reads no Call.
+func (q *requester) explainPart(ctx context.Context, part reason.Call, where string, err error) error {
+	e, said := errors.AsType[*Error](err)
+	switch {
+	case said && !reason.OfTransport(err):
+		return causedAtEnd(ctx, e)
+	case said: // an Error of the transport, which cannot name the call
+		own := *e
+		e, own.Message, own.NotProcessed = &own, part.Method+": "+e.Message, reason.Unsent(err)
+	default:
+		r := q.reasons.Of(ctx, part, where, err)
+		e = &Error{Code: Code(r.Code), ID: r.ID, Message: r.Text, NotProcessed: r.Unsent, next: r.Next}
+	}
+	e.Cause = caused(ctx, e.Code, err)
+	return e
+}
+
+// caused returns err with the cause of ctx, if code says that ctx may have ended the call. A
+// connection and a server enforce the deadline of ctx too, and may be first.
+func caused(ctx context.Context, code Code, err error) error {
+	if code == DeadlineExceeded || code == Canceled {
+		return expiry.WithCause(ctx, err)
+	}
+	return err
+}
+
+// causedAtEnd is caused for an error that a server or the end of a call has made.
+func causedAtEnd(ctx context.Context, err error) error {
+	if e, ok := err.(*Error); ok { //nolint:errorlint // a wrapped error is the wrapper's
+		final := *e
+		if final.Cause = caused(ctx, e.Code, err); final.Cause != err { //nolint:errorlint // otherwise it is unchanged
+			return &final
+		}
+	}
+	return err
+}
+
+// dialReason returns why the last connection to addr could not be made, or ended.
+func (q *requester) dialReason(addr string, err *reason.DialError) string {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return strings.TrimPrefix(e.Message, addr+": ")
+	}
+	return q.reasons.OfConnection(err)
 }

@@ -10,10 +10,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http/httptest"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -874,55 +872,4 @@ var (
 // attempts.
 var unattempted = []string{
 	"YDL1001", "YDL1002", "YDL1009", "YDL1201", "YDL3005", "YDL2007", "YDL2008", "YDL3002", "YDL3003", "YDL3004", "YDL3008", "YDL3521", "YDL3601", "YDL3602", "YDL4001", "YDL4002", "YDL4003", "YDL4004", "YDL4005", "YDL4006",
-}
-
-// checkReport checks the record of the attempts, which errors of calls carry that came to an
-// endpoint.
-func checkReport(t *testing.T, e *yodel.Error, attempted bool) {
-	t.Helper()
-	var report *introspect.CallReport
-	if found := errors.As(e, &report) && len(report.Attempts) > 0; found != attempted {
-		t.Errorf("there is a report of attempts: got %t, want %t: %+v", found, attempted, e)
-	}
-	if report == nil || !attempted {
-		return
-	}
-	ofAttempts := strings.HasPrefix(e.ID, "YDL140") // what the call failed with that is not made again
-	if !ofAttempts && (report.Code != e.Code.String() || report.ID != e.ID) || report.Side != "client" || report.Took <= 0 ||
-		report.Resolver == nil && !ofAttempts && e.ID != "YDL2010" {
-		t.Errorf("the report is incomplete: %+v", report)
-	}
-	if len(report.Attempts) == 0 || report.Attempts[0].Addr == "" || report.Attempts[0].ID == "" || report.Attempts[0].Message == "" || report.Attempts[0].Took <= 0 {
-		t.Errorf("the report is incomplete: %+v", report)
-	}
-	if !strings.HasSuffix(fmt.Sprintf("%+v", e), report.Error()) {
-		t.Errorf("the long form does not end with the report: %+v", e)
-	}
-	if text, err := json.Marshal(report); err != nil || !strings.Contains(string(text), `"code":"`+report.Attempts[0].Code+`"`) {
-		t.Errorf("the report in JSON is %s, %v", text, err)
-	}
-}
-
-// docs/errors.md has a section for each error, under the catalogue's title, and no other.
-func TestEveryErrorIsDocumented(t *testing.T) {
-	text, err := os.ReadFile("docs/errors.md")
-	must(t, err)
-	codes := catalogue.All()
-	var documented []string
-	for _, section := range strings.Split(string(text), "\n## ")[1:] {
-		heading, body, _ := strings.Cut(section, "\n")
-		id, title, _ := strings.Cut(heading, ": ")
-		documented = append(documented, id)
-		if want, _, _ := (&yodel.Error{ID: id}).Explain(); title != want {
-			t.Errorf("%s has the title %q, want %q", id, title, want)
-		}
-		for _, part := range []string{"Code `" + yodel.Code(codes[id].Code).String() + "`", "**Meaning.**", "**Causes.**", "**Fix.**"} {
-			if !strings.Contains(body, part) {
-				t.Errorf("%s has no %s", id, part)
-			}
-		}
-	}
-	if ids := slices.Sorted(maps.Keys(codes)); !slices.Equal(documented, ids) {
-		t.Errorf("documented are %v, and there are %v", documented, ids)
-	}
 }

@@ -12,8 +12,10 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
+	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/middleware/once"
 	"github.com/yodel-rpc/yodel/registry/memory"
+	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
 // A server and a client of one method. The contract is a name with the types of the request and of
@@ -216,8 +218,10 @@ func ExampleDuplex() {
 type Calculator struct{}
 
 func (*Calculator) Double(_ context.Context, n *int) (*int, error) { return new(2 * *n), nil }
-func (*Calculator) Negate(n int, out *int) error                   { *out = -n; return nil }
-func (*Calculator) DivMod(a, b int) (quotient, remainder int)      { return a / b, a % b }
+
+func (*Calculator) Negate(n int, out *int) error { *out = -n; return nil }
+
+func (*Calculator) DivMod(a, b int) (quotient, remainder int) { return a / b, a % b }
 
 // Register takes the methods of a struct, also those that were written for net/rpc and rpcx.
 func ExampleServer_Register() {
@@ -546,4 +550,90 @@ func ExampleServer_Peers() {
 	// welcome, anna
 	// the shop is open
 	// <nil>
+}
+
+func ExampleCall_Report() {
+	network := mem.New()
+	l, err := network.Listen("cafe")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	server := yodel.NewServer(nil)
+	server.Handle("Cafe.Order", func(item string) error {
+		if item == "tea" {
+			return nil
+		}
+		return yodel.Errorf(yodel.NotFound, "there is no %s", item)
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	served := make(chan error)
+	go func() { served <- server.Serve(ctx, l) }()
+	client := yodel.NewClient(discovery.Static("cafe"), &yodel.ClientOptions{Transport: network})
+
+	// region error
+	err = client.Call(ctx, "Cafe.Order", yodel.Values{"coffee"}, nil)
+	if report, ok := errors.AsType[*introspect.CallReport](err); ok { // fmt.Printf("%+v", err) prints it
+		last := report.Attempts[len(report.Attempts)-1]
+		fmt.Println(last.Addr, last.Code, last.Message)
+	}
+	// endregion error
+
+	// region explain
+	call := &yodel.Call{Method: "Cafe.Order", Args: yodel.Values{"tea"}, Explain: true}
+	if err := client.Do(ctx, call); err == nil {
+		report := call.Report() // fmt.Println(report) prints it
+		fmt.Println(report.Candidates[0].Addr, report.Candidates[0].Verdict, report.Attempts[0].Took > 0)
+	}
+	// endregion explain
+
+	// region samples
+	samples := client.Samples(&introspect.SamplesQuery{Method: "Cafe.Order", Failed: true})
+	for _, report := range samples.Calls {
+		fmt.Println(report.Side, report.Method, report.Code)
+	}
+	// endregion samples
+
+	client.Close()
+	stop()
+	<-served
+	// Output:
+	// cafe not_found there is no coffee
+	// cafe picked true
+	// client Cafe.Order not_found
+}
+
+func Example_liveData() { //nolint:testableexamples // its output depends on the time
+	network := mem.New()
+	l, err := network.Listen("cafe")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	const order yodel.Method[string, int] = "Cafe.Order"
+	server := yodel.NewServer(&yodel.ServerOptions{Diagnostics: true})
+	order.Handle(server, func(_ context.Context, drink *string) (*int, error) { return new(len(*drink)), nil })
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error)
+	go func() { served <- server.Serve(ctx, l) }()
+	client := yodel.NewClient(discovery.Static("cafe"), &yodel.ClientOptions{Transport: network, Name: "waiter"})
+	drink := "tea"
+	if _, err := order.Call(ctx, client, &drink); err != nil {
+		fmt.Println(err)
+	}
+
+	// region live
+	live, err := inspect.Live.Call(ctx, client, &introspect.LiveQuery{Span: time.Hour, Side: "server"})
+	if err == nil {
+		for _, s := range live.Series {
+			last := len(s.Calls) - 1
+			fmt.Println(s.Method, "from", s.Peer+":", s.Calls[last], "calls in the last", live.Step)
+		}
+	}
+	// endregion live
+
+	client.Close()
+	stop()
+	<-served
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -20,8 +19,6 @@ import (
 	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/introspect"
-	"github.com/yodel-rpc/yodel/middleware/breaker"
-	"github.com/yodel-rpc/yodel/middleware/hedge"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/middleware/timeout"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -845,81 +842,4 @@ func TestSamplesAreReadWhileTheyAreMade(t *testing.T) {
 		}
 	}
 	wg.Wait()
-}
-
-// A record is printed as docs/explain.md shows it: of a call that was sent twice at a time, then
-// once more, while a breaker kept it from one of the instances.
-func TestARecordReadsAsDocumented(t *testing.T) {
-	document, err := os.ReadFile("docs/explain.md")
-	must(t, err)
-	synctest.Test(t, func(t *testing.T) {
-		x := newExplained(t)
-		x.dial, x.delay = 5*time.Millisecond, 2*time.Millisecond
-		waits := func(next yodel.Handler) yodel.Handler {
-			return func(ctx context.Context, call *yodel.Call) error {
-				time.Sleep(15 * time.Millisecond)
-				return next(ctx, call)
-			}
-		}
-		shop := func(addr string, buy func(context.Context) error) {
-			s := yodel.NewServer(&yodel.ServerOptions{Middleware: []yodel.Middleware{waits}})
-			handle(t, s, "Shop.Buy", func(ctx context.Context, _ *Args) (*Reply, error) { return nil, buy(ctx) })
-			l, err := x.network.Listen(addr)
-			must(t, err)
-			serveOn(t, s, l)
-		}
-		tired := func(after time.Duration) func(context.Context) error {
-			return func(context.Context) error {
-				time.Sleep(after)
-				return yodel.Errorf(yodel.Unavailable, "the stock is being counted")
-			}
-		}
-		shop("10.0.0.1:8972", tired(300*time.Millisecond))
-		shop("10.0.0.2:8972", tired(40*time.Millisecond))
-		shop("10.0.0.3:8972", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
-		shop("10.0.0.4:8972", tired(0))
-		shop("10.0.0.5:8972", tired(0))
-
-		c := x.client(&yodel.ClientOptions{
-			// which makes its waits 0
-			Middleware:         []yodel.Middleware{hedge.After(100 * time.Millisecond), retry.With(&retry.Options{Times: 2, Backoff: 1})},
-			EndpointMiddleware: []yodel.EndpointMiddleware{breaker.After(1, time.Hour)}, Balancer: inOrder, Timeout: time.Second,
-		}, "10.0.0.1:8972", "10.0.0.2:8972", "10.0.0.3:8972", "10.0.0.4:8972", "10.0.0.5:8972")
-		broken := &yodel.Call{Method: "Shop.Buy", Args: &Args{7, 8}, Endpoint: c.Endpoints()[3]}
-		if err := c.Do(t.Context(), broken); !errors.Is(err, yodel.Unavailable) {
-			t.Fatal(err)
-		}
-		time.Sleep(12 * time.Second)
-		call := &yodel.Call{Method: "Shop.Buy", Args: &Args{7, 8}, Idempotent: true, Budget: 3, Criticality: criticality.Critical, Tenant: "acme", Explain: true}
-		text := fmt.Sprintf("%+v\n", c.Do(t.Context(), call))
-		if !strings.Contains(string(document), "```text\n"+text+"```\n") {
-			t.Errorf("docs/explain.md does not have this record:\n%s", text)
-		}
-	})
-}
-
-// An ordered call waits for those before it until they have been sent.
-func TestARecordSaysHowLongACallWaitedForItsTurn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		x := newExplained(t)
-		x.dial = 40 * time.Millisecond
-		x.serve("a", nil, idle)
-		c := x.client(nil, "a")
-		var calls [2]yodel.Call
-		ended := make(chan error, len(calls))
-		for i := range calls {
-			calls[i] = *work()
-			calls[i].Key, calls[i].Ordered = "k", true
-			go func() { ended <- c.Do(t.Context(), &calls[i]) }()
-			synctest.Wait()
-		}
-		for range calls {
-			must(t, <-ended)
-		}
-		for i, want := range []time.Duration{0, x.dial} {
-			if r := wantReport(t, &calls[i], 1); r.Turn != want || r.Took != x.dial || r.Attempts[0].Connecting != x.dial-want {
-				t.Errorf("call %d waited %v for its turn, want %v: %v", i, r.Turn, want, r)
-			}
-		}
-	})
 }

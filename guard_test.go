@@ -17,7 +17,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
@@ -31,7 +30,6 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/mirror"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/registry"
-	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
 // A harm is what user code does to the goroutine that runs it, while it is armed.
@@ -760,7 +758,8 @@ type harmfulHandler struct {
 }
 
 func (h harmfulHandler) Handle(context.Context, slog.Record) error { h.harm(); return nil }
-func (h harmfulHandler) Enabled(context.Context, slog.Level) bool  { h.harm(); return true }
+
+func (h harmfulHandler) Enabled(context.Context, slog.Level) bool { h.harm(); return true }
 
 func harmfulTransport(read, write func()) yodel.Transport {
 	return transportFunc(func(ctx context.Context, addr string) (net.Conn, error) {
@@ -848,211 +847,5 @@ func TestCloseInHooksReturns(t *testing.T) { //nolint:tparallel // its parts run
 				receive(t, closed, "Close has returned in the hook")
 			}
 		})
-	}
-}
-
-func TestShutdownInHooksReturns(t *testing.T) { //nolint:tparallel // its parts run beside each other, and not beside other tests
-	for name, put := range map[string]func(o *yodel.ServerOptions, end func()){
-		"OnConn": func(o *yodel.ServerOptions, end func()) { o.OnConn = func(introspect.ConnEvent) { end() } },
-		"Accept": func(o *yodel.ServerOptions, end func()) { o.Accept = func(net.Conn) error { end(); return nil } },
-		"Connect": func(o *yodel.ServerOptions, end func()) {
-			o.Connect = func(context.Context, *yodel.Peer) error { end(); return nil }
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var s *yodel.Server
-			ended := make(chan error, 100)
-			o := &yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler)}
-			put(o, func() {
-				// for those hooks that decide
-				ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-				defer cancel()
-				ended <- s.Shutdown(ctx)
-			})
-			s = newServer(t, o)
-			c := connect(t, s, nil)
-			_ = c.Call(t.Context(), "Arith.Mul", &Args{}, nil)
-			if err := receive(t, ended, "Shutdown has returned in the hook"); err != nil && name == "OnConn" {
-				t.Errorf("Shutdown returned %v", err)
-			}
-		})
-	}
-}
-
-// A call with a callback that user code interrupts before it is sent is not made a second time: its
-// callback runs once, and the next call of its key runs too.
-func TestAnInterruptedCallHasOneOutcome(t *testing.T) {
-	for name, call := range map[string]yodel.Call{"usual": {}, "ordered": {Ordered: true, Key: "key"}, "one-way": {OneWay: true}, "ordered one-way": {Ordered: true, Key: "key", OneWay: true}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var armed atomic.Bool
-				codec := hookCodec{encode: func(any) {
-					if armed.Load() {
-						panic("in the codec")
-					}
-				}}
-				h := startHooked(t, mem.New(), &yodel.ServerOptions{Codecs: []yodel.Codec{hookCodec{}}},
-					&yodel.ClientOptions{Codec: codec, Logger: slog.New(slog.DiscardHandler)})
-				h.works(t, 42) // it is connected, so the next call is sent at once
-				var outcomes []error
-				makeCall := func() {
-					made := call
-					made.Method, made.Args = string(hookDouble), new(int)
-					h.client.Go(t.Context(), &made, func(err error) { outcomes = append(outcomes, err) })
-					synctest.Wait()
-				}
-				armed.Store(true)
-				makeCall()
-				if len(outcomes) != 1 || yodel.CodeOf(outcomes[0]) != yodel.Internal {
-					t.Errorf("the callback got %v, want one error of the code Internal", outcomes)
-				}
-				armed.Store(false)
-				if makeCall(); len(outcomes) != 2 || outcomes[1] != nil {
-					t.Errorf("the callback of the next call got %v, want one nil", outcomes[1:])
-				}
-				h.close()
-				h.stop()
-			})
-		})
-	}
-}
-
-// The log says where a panic happened in words that people can read, and at Debug the whole stack.
-func TestPanicsAreLoggedReadably(t *testing.T) {
-	var book logbook
-	s := newServer(t, &yodel.ServerOptions{Logger: book.logger(), Connect: func(context.Context, *yodel.Peer) error { panic("in the hook") }})
-	c := connect(t, s, nil)
-	_ = c.Call(t.Context(), "Arith.Mul", &Args{}, nil)
-	var line string
-	until(t, "the log has the panic", func() bool {
-		for _, l := range book.with("in the hook") {
-			line = l
-		}
-		return line != ""
-	})
-	if !strings.Contains(line, "guard_test.go:") || strings.Contains(line, `\n`) || strings.Contains(line, "internal/mux") || len(line) > 400 {
-		t.Errorf("the log says %s", line)
-	}
-}
-
-// A missing error is a nil pointer in an error, a common mistake: each of its methods panics.
-type missing struct{ text string }
-
-func (e *missing) Error() string { return e.text }
-
-// A flawed resolver fails with such an error, and then names an address.
-type flawed struct {
-	addr   string
-	failed atomic.Bool
-}
-
-// Watch implements discovery.Resolver.
-func (r *flawed) Watch(ctx context.Context, update func([]discovery.Instance)) error {
-	if r.failed.CompareAndSwap(false, true) {
-		var none *missing
-		return none
-	}
-	update([]discovery.Instance{{Addr: r.addr}})
-	<-ctx.Done()
-	return ctx.Err()
-}
-
-// The error of a hook whose methods panic refuses one connection, or one attempt of a resolver, and
-// the processes go on.
-func TestNilPointersInErrorsOfHooks(t *testing.T) {
-	t.Parallel()
-	var first atomic.Bool
-	s := newServer(t, &yodel.ServerOptions{Connect: func(context.Context, *yodel.Peer) error {
-		var none *missing
-		if first.CompareAndSwap(false, true) {
-			return none
-		}
-		return nil
-	}})
-	addr := serve(t, s)
-	refused := yodel.NewClient(discovery.Static(addr), nil)
-	defer refused.Close()
-	if err := refused.Call(timely(t), "yodel.Ping", nil, nil); err == nil || !strings.Contains(err.Error(), "the Connect hook panicked") {
-		t.Errorf("the refused client gets %v, want that the hook panicked", err)
-	}
-	c := yodel.NewClient(&flawed{addr: addr}, nil)
-	defer c.Close()
-	ctx := timely(t)
-	for c.Call(ctx, "yodel.Ping", nil, nil) != nil { // until the resolver is asked again
-		if ctx.Err() != nil {
-			t.Fatal("the client does not find the server")
-		}
-	}
-}
-
-// A harmfulContext does harm in the calls of one method after the first ones.
-type harmfulContext struct {
-	context.Context
-	at   string
-	harm func()
-	left atomic.Int32 // calls of the method that do no harm
-}
-
-func (x *harmfulContext) do(at string) {
-	if x.at == at && x.left.Add(-1) < 0 {
-		x.harm()
-	}
-}
-
-func (x *harmfulContext) Done() <-chan struct{}       { x.do("Done"); return x.Context.Done() }
-func (x *harmfulContext) Err() error                  { x.do("Err"); return x.Context.Err() }
-func (x *harmfulContext) Value(key any) any           { x.do("Value"); return x.Context.Value(key) }
-func (x *harmfulContext) Deadline() (time.Time, bool) { x.do("Deadline"); return x.Context.Deadline() }
-
-// A context whose methods panic or end the goroutine harms only its own call, which may wait for a
-// connection and may be canceled.
-func TestContextsOfCallersAreUserCode(t *testing.T) {
-	t.Parallel()
-	s := newServer(t, &yodel.ServerOptions{Limits: yodel.Limits{MaxOpen: 1}})
-	begun := make(chan struct{}, 1000)
-	handle(t, s, "Block", func(ctx context.Context, _ *Empty) (*Reply, error) {
-		begun <- struct{}{}
-		<-ctx.Done()
-		return nil, ctx.Err()
-	})
-	c := newClient(t, nil, serve(t, s))
-	ways := map[string]func(context.Context, string){
-		"Call": func(ctx context.Context, method string) { _ = c.Call(ctx, method, &Empty{}, nil) },
-		"Go": func(ctx context.Context, method string) {
-			ended := make(chan struct{})
-			c.Go(ctx, &yodel.Call{Method: method, Args: &Empty{}}, func(error) { close(ended) })
-			<-ended
-		},
-	}
-	for way, call := range ways {
-		for _, at := range []string{"Done", "Err", "Value", "Deadline"} {
-			for _, harm := range []func(){func() { panic("harm") }, runtime.Goexit} {
-				for left := range int32(8) {
-					parent, cancel := context.WithCancel(timely(t))
-					ctx := &harmfulContext{Context: parent, at: at, harm: harm}
-					ctx.left.Store(left)
-					ended := make(chan struct{})
-					go func() {
-						defer close(ended)
-						defer func() { _ = recover() }() // it may panic here
-						call(ctx, "Block")
-					}()
-					select {
-					case <-begun:
-					case <-ended:
-					}
-					cancel()
-					receive(t, ended, way+" ends")
-					until(t, fmt.Sprint(way, left, at, " no call is in flight"), func() bool { return c.Endpoints()[0].Inflight() == 0 })
-					if err := c.Call(timely(t), "yodel.Ping", nil, nil); err != nil {
-						t.Fatalf("%s: after harm in call %d of %s: %v", way, left, at, err)
-					}
-				}
-			}
-		}
-	}
-	for _, ep := range c.Endpoints() {
-		until(t, "no call is in flight", func() bool { return ep.Inflight() == 0 })
 	}
 }

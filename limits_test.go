@@ -12,14 +12,20 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/gob"
 	"github.com/yodel-rpc/yodel/codec/raw"
+	"github.com/yodel-rpc/yodel/codec/strictjson"
 	"github.com/yodel-rpc/yodel/compress"
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/middleware/auth"
+	"github.com/yodel-rpc/yodel/protocol/jsonrpc"
+	"github.com/yodel-rpc/yodel/protocol/netrpc"
 )
 
 // A stranger is a client that sends whatever frames a test wants.
@@ -483,4 +489,240 @@ func callInvented(t *testing.T, c *yodel.Client, goroutines, names int) {
 		})
 	}
 	wg.Wait()
+}
+
+// A singleWire makes links that carry one call at a time.
+type singleWire struct {
+	began   chan struct{}
+	release chan struct{}
+	refuse  atomic.Bool // no further connections
+}
+
+func (*singleWire) Name() string { return "single" }
+
+func (w *singleWire) Connect(_ context.Context, nc net.Conn, _ *yodel.Endpoint) (yodel.Link, error) {
+	if w.refuse.Load() {
+		return nil, errors.New("no more connections")
+	}
+	return &singleLink{wire: w, conn: nc, turn: make(chan struct{}, 1), done: make(chan struct{})}, nil
+}
+
+type singleLink struct {
+	wire *singleWire
+	conn net.Conn
+	turn chan struct{}
+	done chan struct{}
+	once sync.Once
+}
+
+func (l *singleLink) Do(context.Context, *yodel.Call) error {
+	l.turn <- struct{}{}
+	defer func() { <-l.turn }()
+	l.wire.began <- struct{}{}
+	<-l.wire.release
+	return nil
+}
+
+func (l *singleLink) Full() bool { return len(l.turn) > 0 }
+
+func (l *singleLink) Closing() <-chan struct{} { return l.done }
+
+func (l *singleLink) Done() <-chan struct{} { return l.done }
+
+func (l *singleLink) Err() error { return net.ErrClosed }
+
+func (l *singleLink) Close(bool) {
+	l.once.Do(func() {
+		_ = l.conn.Close() // nobody reads it
+		close(l.done)
+	})
+}
+
+// A call that would wait on a full link gets a connection of its own, up to ConnsPerEndpoint. If
+// that connection cannot be made, the call waits.
+func TestFullLinks(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	for _, test := range []struct {
+		conns  int
+		refuse bool
+		want   int // calls at the same time
+	}{{1, false, 1}, {2, false, 2}, {3, false, 3}, {3, true, 1}} {
+		w := &singleWire{began: make(chan struct{}, 3), release: make(chan struct{})}
+		c := yodel.NewClient(discovery.Static("single://"+listener.Addr().String()), &yodel.ClientOptions{Wires: []yodel.Wire{w}, ConnsPerEndpoint: test.conns})
+		var all sync.WaitGroup
+		for i := range 3 {
+			all.Go(func() {
+				if err := c.Call(t.Context(), "x", new(1), nil); err != nil {
+					t.Errorf("%+v, call %d: %v", test, i, err)
+				}
+			})
+			if i < test.want {
+				<-w.began
+			}
+			w.refuse.Store(test.refuse)
+		}
+		select {
+		case <-w.began:
+			t.Errorf("%+v: more calls run at the same time", test)
+		case <-time.After(20 * time.Millisecond): // a correct client passes in any case
+		}
+		close(w.release)
+		all.Wait()
+		c.Close()
+	}
+}
+
+// A socketWire changes the settings of sockets.
+type socketWire struct {
+	singleWire
+	sockets chan net.Conn
+}
+
+func (w *socketWire) Connect(ctx context.Context, nc net.Conn, ep *yodel.Endpoint) (yodel.Link, error) {
+	socket, ok := nc.(interface{ NetConn() net.Conn })
+	if !ok {
+		return nil, errors.New("the connection hides its socket")
+	}
+	w.sockets <- socket.NetConn()
+	return w.singleWire.Connect(ctx, nc, ep)
+}
+
+// A Wire reaches the socket of its connection, for example to set its keep-alive.
+func TestAWireReachesItsSocket(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	w := &socketWire{singleWire{began: make(chan struct{}, 1), release: make(chan struct{})}, make(chan net.Conn, 1)}
+	close(w.release)
+	c := newClient(t, &yodel.ClientOptions{Wires: []yodel.Wire{w}}, "single://"+l.Addr().String())
+	must(t, c.Call(t.Context(), "Test.Echo", nil, nil))
+	tcp, ok := (<-w.sockets).(*net.TCPConn)
+	if !ok {
+		t.Fatal("it is no *net.TCPConn")
+	}
+	must(t, tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Minute}))
+}
+
+// A family is what a program has in memory: its children know their parent.
+type family struct {
+	Name     string
+	Parent   *family
+	Children []*family
+}
+
+func cyclicTree() *family {
+	root := &family{Name: "root"}
+	root.Children = []*family{{Name: "child", Parent: root}}
+	return root
+}
+
+func deepTree() *family {
+	root := &family{}
+	for range 1_000_000 {
+		root = &family{Children: []*family{root}}
+	}
+	return root
+}
+
+// A value that contains itself, or is very deep, fails its call: in each codec, over each wire, in
+// both directions. The connection and the process go on.
+func TestCyclicAndDeepValuesFailTheirCall(t *testing.T) {
+	t.Parallel()
+	deep := deepTree()
+	codecs := map[string]yodel.Codec{"json": yodel.JSON, "gob": gob.Codec, "strictjson": strictjson.Codec}
+	for name, bad := range map[string]func() *family{"cyclic": cyclicTree, "deep": func() *family { return deep }} {
+		for codecName, codec := range codecs {
+			t.Run(name+"/"+codecName, func(t *testing.T) {
+				t.Parallel()
+				s := newServer(t, &yodel.ServerOptions{Codecs: []yodel.Codec{codec}})
+				handleTrees(t, s, bad)
+				c := yodel.NewClient(discovery.Static(serve(t, s)), &yodel.ClientOptions{Codec: codec})
+				defer c.Close()
+				tryTrees(t, c, bad, true)
+			})
+		}
+	}
+	wires := map[string]struct {
+		codec    yodel.Codec
+		protocol yodel.Protocol
+		wire     yodel.Wire
+	}{
+		"netrpc":  {gob.Codec, netrpc.Protocol, netrpc.Wire(gob.Codec)},
+		"jsonrpc": {yodel.JSON, jsonrpc.Protocol, jsonrpc.Wire(yodel.JSON)},
+	}
+	for name, w := range wires {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t, &yodel.ServerOptions{Codecs: []yodel.Codec{w.codec}, Protocols: []yodel.Protocol{w.protocol}})
+			handleTrees(t, s, cyclicTree)
+			c := yodel.NewClient(discovery.Static(name+"://"+serve(t, s)), &yodel.ClientOptions{Codec: w.codec, Wires: []yodel.Wire{w.wire}})
+			defer c.Close()
+			tryTrees(t, c, cyclicTree, false)
+		})
+	}
+}
+
+func handleTrees(t *testing.T, s *yodel.Server, bad func() *family) {
+	t.Helper()
+	handle(t, s, "Tree.Get", func(context.Context, *family) (*family, error) { return bad(), nil })
+	handle(t, s, "Tree.Echo", func(_ context.Context, in *family) (*family, error) { return in, nil })
+	handle(t, s, "Tree.Late", func(ctx context.Context, _ *family) (*family, error) {
+		yodel.CallFrom(ctx).Later()(bad(), nil)
+		return nil, nil
+	})
+	handle(t, s, "Tree.Encode", func(ctx context.Context, _ *family) (*family, error) {
+		call := yodel.CallFrom(ctx)
+		call.Reply = bad()
+		_, err := call.Encode()
+		return &family{}, err
+	})
+	yodel.Feed[family, family]("Tree.Feed").Handle(s, func(_ context.Context, _ *family, send yodel.Send[family]) error { return send(bad()) })
+	yodel.Upload[family, family]("Tree.Upload").Handle(s, func(_ context.Context, recv yodel.Recv[family]) (*family, error) {
+		for _, err := range recv {
+			if err != nil {
+				return nil, err
+			}
+		}
+		return &family{}, nil
+	})
+}
+
+func tryTrees(t *testing.T, c *yodel.Client, bad func() *family, native bool) {
+	t.Helper()
+	call := func(name string, in *family) error { return c.Call(timely(t), name, in, new(family)) }
+	tries := map[string]func() error{
+		"a request": func() error { return call("Tree.Echo", bad()) },
+		"a reply":   func() error { return call("Tree.Get", &family{}) },
+		"Call.Encode on the server": func() error {
+			return call("Tree.Encode", &family{})
+		},
+	}
+	if native {
+		tries["a late reply"] = func() error { return call("Tree.Late", &family{}) }
+		tries["an asynchronous request"] = func() error {
+			return asyncCall(t, c, &yodel.Call{Method: "Tree.Echo", Args: bad(), Reply: new(family)}, func() {})
+		}
+		tries["a notification"] = func() error { return c.Notify(timely(t), "Tree.Echo", bad()) }
+		tries["a message of a feed"] = func() error {
+			_, err := yodel.Feed[family, family]("Tree.Feed").Call(timely(t), c, &family{}).Next()
+			return err
+		}
+		tries["a message of an upload"] = func() error {
+			_, err := yodel.Upload[family, family]("Tree.Upload").Call(timely(t), c, func(send yodel.Send[family]) error { return send(bad()) })
+			return err
+		}
+	}
+	for name, try := range tries {
+		err := try()
+		if err == nil || errors.Is(err, io.EOF) || !strings.Contains(err.Error(), "nested more than 1000 levels") {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if err := call("Tree.Echo", &family{Name: "good", Children: []*family{{}}}); err != nil {
+			t.Errorf("after %s: %v", name, err)
+		}
+	}
 }

@@ -9,10 +9,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/kinds"
 	"github.com/yodel-rpc/yodel/internal/late"
 	"github.com/yodel-rpc/yodel/internal/pipe"
+	"github.com/yodel-rpc/yodel/internal/values"
 )
-
-// This file contains the methods of a Call that encode and decode its messages: for middleware, for
-// handlers that do so themselves or reply later, and for the Do of a Link.
 
 // Kind returns the kind of the method that the caller expects: "unary", "feed", "upload" or
 // "duplex". On the server it is the kind of the method, or "" if there is none of this name.
@@ -33,20 +31,11 @@ func (c *Call) Kind() string {
 // CompressAbove is 1, it compresses empty arguments too. Compressed reports whether it compressed
 // them.
 func (c *Call) AppendArgs(dst []byte) (args []byte, compressed bool, err error) {
-	q := c.requester()
-	b := q.binding(c)
-	var scratch, packed []byte
-	args, f := b.Format.Encode(&scratch, c.Method, c.Args, false)
-	if f == nil {
-		args, compressed, f = b.Format.Compress(&packed, c.Method, args, true)
-	}
-	if f == nil {
-		f = q.bodies.Check(c.Method, len(args))
-	}
+	args, compressed, f := c.requester().binding(c).Format.AppendForeign(dst, c.Method, c.Args)
 	if f != nil {
 		return dst, false, faultError(f)
 	}
-	return append(dst, args...), compressed, nil
+	return args, compressed, nil
 }
 
 // TakeReply decodes the reply of the call, for the Do of a Link. Body must be in the codec of
@@ -206,7 +195,7 @@ func (c *Call) DecodeInto(v any) error {
 		return faultError(as.Unfit(c.Method, "the request", fmt.Sprintf("%T", v), err))
 	}
 	c.Args = v
-	return c.rare.checks().check(v, false)
+	return c.rare.checks().Run(v, false)
 }
 
 // Later lets a handler return without a reply, so that no goroutine waits for it. The handler
@@ -218,7 +207,7 @@ func (c *Call) DecodeInto(v any) error {
 //
 // The call remains open until the function is called: it counts in the limits, its context does not
 // end, and Shutdown waits for it. So the function must be called in the end. Until then, arguments
-// of the type View, and bodies that were not copied, remain valid. To middleware, the call ends
+// of the type raw.View, and bodies that were not copied, remain valid. To middleware, the call ends
 // when the handler returns, without a reply. To observers and statistics, it ends when it is
 // answered. The goroutine waits for the reply if a middleware calls Encode, or if the call has an
 // idempotency key that the server remembers. Calls with a stream cannot be answered later. For such
@@ -246,4 +235,26 @@ func (c *Call) Later() func(reply any, err error) {
 			in.protocol.finish()
 		}
 	}
+}
+
+// An Encoded is a message, or Values, that is already encoded in the codec of its call. As
+// arguments or as a reply it is sent unchanged. A client that sets Call.Reply to an *Encoded gets
+// the reply without decoding. Its Body is always decompressed. See Call.Encode.
+type Encoded struct {
+	Body    []byte
+	Several bool // of Values
+}
+
+// SetValues makes e the encoding of Values, each of which is already encoded.
+func (e *Encoded) SetValues(encoded ...[]byte) {
+	e.Several, e.Body = true, values.Join(e.Body[:0], encoded)
+}
+
+// Values returns the encoding of each value, without copying it. If e is one message, Values
+// returns its body.
+func (e *Encoded) Values() ([][]byte, error) {
+	if !e.Several {
+		return [][]byte{e.Body}, nil
+	}
+	return values.Split(e.Body)
 }

@@ -5,36 +5,38 @@ package yodel
 import (
 	"cmp"
 	"context"
-	"fmt"
+	"math"
 	"net"
+	"reflect"
 	"sync"
 	"time"
 
 	"github.com/yodel-rpc/yodel/codec/raw"
-	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/body"
 	"github.com/yodel-rpc/yodel/internal/defaults"
 	"github.com/yodel-rpc/yodel/internal/diagnose"
+	"github.com/yodel-rpc/yodel/internal/dialled"
 	"github.com/yodel-rpc/yodel/internal/guard"
 	"github.com/yodel-rpc/yodel/internal/identity"
 	"github.com/yodel-rpc/yodel/internal/inline"
 	"github.com/yodel-rpc/yodel/internal/instanceevents"
-	"github.com/yodel-rpc/yodel/internal/loglimit"
 	"github.com/yodel-rpc/yodel/internal/memory"
 	"github.com/yodel-rpc/yodel/internal/metadata"
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/nesting"
+	"github.com/yodel-rpc/yodel/internal/ordered"
 	"github.com/yodel-rpc/yodel/internal/reason"
+	"github.com/yodel-rpc/yodel/internal/registered"
 	"github.com/yodel-rpc/yodel/internal/samples"
 	"github.com/yodel-rpc/yodel/internal/serve"
 	"github.com/yodel-rpc/yodel/internal/shares"
 	"github.com/yodel-rpc/yodel/internal/source"
 	"github.com/yodel-rpc/yodel/internal/text"
+	"github.com/yodel-rpc/yodel/internal/unpack"
 	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/introspect"
 )
-
-// This file makes clients and servers. It uses all other files and is used by none of them.
 
 // Dial returns a client for servers at the given addresses, with default options. Dial does not
 // wait for a connection. Ready and the calls wait for one.
@@ -64,11 +66,11 @@ func NewClient(r discovery.Resolver, o *ClientOptions) *Client {
 	c.setUp(opts.Idempotent)
 	c.watchers = watchersOf(opts.Observers)
 	c.watches = len(c.watchers.attempts) > 0
-	c.wires = nameWires(opts.Wires)
+	c.nameWires()
 	c.wraps = len(opts.Middleware) > 0
 	c.direct = len(opts.Middleware) == 0 && len(opts.EndpointMiddleware) == 0
 	c.handler = c.observe(&c.watchers, opts.CountCalls, chain(opts.Middleware, c.balance()))
-	c.orders.Limit, c.orders.MaxResends, c.orders.Final, c.orders.Guard = max(c.limits.MaxOpen, minUntold), maxResends, c.direct, c.guard
+	c.orders.Limit, c.orders.MaxResends, c.orders.Final, c.orders.Guard = max(c.limits.MaxOpen, ordered.MinLimit), maxResends, c.direct, c.guard
 	c.config = mux.Config{
 		Limits: c.limits.mux(), Metadata: metadata.Append(nil, opts.ConnMetadata), Agent: agent, Caller: []byte(opts.Name),
 		Learned: c.learned, Pool: mux.NewPool(), Watch: inline.NewWatch(), Memory: c.memory,
@@ -81,7 +83,8 @@ func NewClient(r discovery.Resolver, o *ClientOptions) *Client {
 	ctx, cancel := context.WithCancel(context.Background())
 	c.ctx, c.closing, c.cancel = ctx, ctx.Done(), cancel
 	c.orders.Closing = c.closing
-	c.cluster = newCluster(c, d)
+	c.cluster = &cluster{client: c, service: d.Service}
+	c.cluster.setUp(d)
 	if opts.Server != nil {
 		opts.Server.adopt(c)
 	}
@@ -108,11 +111,11 @@ func (opts *ClientOptions) setDefaults() {
 	}
 	opts.MaxMemory = memory.OrDefault(opts.MaxMemory)
 	if opts.Name = text.Product(opts.Name, wire.MaxCaller); opts.Name == "" {
-		opts.Name = programName()
+		opts.Name = diagnose.Program()
 	}
-	refuseNil("ClientOptions.Middleware", opts.Middleware, func(m Middleware) bool { return m == nil })
-	refuseNil("ClientOptions.Wires", opts.Wires, func(w Wire) bool { return w == nil })
-	refuseNil("ClientOptions.EndpointMiddleware", opts.EndpointMiddleware, func(m EndpointMiddleware) bool { return m == nil })
+	defaults.RefuseNil("ClientOptions.Middleware", opts.Middleware, func(m Middleware) bool { return m == nil })
+	defaults.RefuseNil("ClientOptions.Wires", opts.Wires, func(w Wire) bool { return w == nil })
+	defaults.RefuseNil("ClientOptions.EndpointMiddleware", opts.EndpointMiddleware, func(m EndpointMiddleware) bool { return m == nil })
 	opts.CompressAbove = defaults.Positive(opts.CompressAbove, compressAbove)
 	opts.Timeout, opts.StreamTimeout = min(opts.Timeout, defaults.Forever), min(opts.StreamTimeout, defaults.Forever)
 	opts.DialTimeout = defaults.Positive(opts.DialTimeout, 3*time.Second)
@@ -123,33 +126,31 @@ func (opts *ClientOptions) setDefaults() {
 // configure sets the callbacks of config, which all connections of the client share. The callbacks
 // find the endpoint by the connection.
 func (c *Client) configure(config *mux.Config) {
-	config.Hello = func(conn *mux.Conn, l *wire.Limits) *mux.Refusal { return whose(conn).hello(conn, l) }
-	config.Unusable = func(conn *mux.Conn) { whose(conn).ep.core.Remove(whose(conn)) }
-	config.Ended = func(conn *mux.Conn, err error) { whose(conn).hasEnded(err) }
+	config.Hello = func(conn *mux.Conn, l *wire.Limits) *mux.Refusal { return ownerOf(whose(conn)).hello(conn, l) }
+	config.Unusable = func(conn *mux.Conn) { whose(conn).Owner.Unusable(whose(conn)) }
+	config.Ended = func(conn *mux.Conn, err error) { ownerOf(whose(conn)).over(conn, err) }
 	if c.opts.Server != nil {
-		config.Bind = func(conn *mux.Conn, b *wire.Binding) (mux.Target, wire.Info) { return whose(conn).served.bind(conn, b) }
+		config.Bind = func(conn *mux.Conn, b *wire.Binding) (mux.Target, wire.Info) {
+			return ownerOf(whose(conn)).served.bind(conn, b)
+		}
 	}
-}
-
-func newCluster(c *Client, d Description) *cluster {
-	cl := &cluster{client: c, service: d.Service}
-	cl.source.SetUp(d.Name, d.Services, c.Background)
-	cl.setUp()
-	return cl
 }
 
 // setUp sets how the engine of the endpoints works with the client.
-func (cl *cluster) setUp() {
+func (cl *cluster) setUp(d Description) {
 	c, l := cl.client, &cl.list
+	cl.source.SetUp(d.Name, d.Services, c.Background)
+	cl.source.SetList(l, c.opts.DialTimeout)
 	l.Timeout, l.Closing, l.Go, l.Background = c.opts.DialTimeout, c.closing, c.wg.Go, c.Background
-	l.Connect = func(ctx context.Context, ep *Endpoint, spare bool, accepted func()) (*dialledConn, *reason.DialError) {
+	l.Connect = func(ctx context.Context, ep *Endpoint, spare bool, accepted func()) (*dialled.Conn, *reason.DialError) {
 		conn, err := ep.connect(ctx, spare, accepted)
 		if err == nil {
-			ep.identity.Store(conn.server)
+			ep.identity.Store(conn.Server)
 		}
 		return conn, err
 	}
-	l.Ready, l.Beside, l.Changed = (*Endpoint).readyBeside, (*Endpoint).beside, (*Endpoint).noteReady
+	l.Ready, l.Changed = (*Endpoint).readyBeside, (*Endpoint).noteReady
+	l.Beside = func(ep *Endpoint) (*dialled.Conn, bool) { return dialled.Conns(ep.core.Conns()).Beside() }
 	l.Why = func(ep *Endpoint, err *reason.DialError) string { return c.dialReason(ep.Addr(), err) }
 	l.Elsewhere = func(ep *Endpoint, waited time.Duration) error {
 		return refusal("YDL1103", "%s: no connection within %v, while another instance is connected", ep.Addr(), waited)
@@ -159,13 +160,13 @@ func (cl *cluster) setUp() {
 	l.Build = cl.build
 }
 
-// nameWires returns the Wires with their names.
-func nameWires(wires []Wire) []namedWire {
-	named := make([]namedWire, 0, len(wires))
-	for _, w := range wires {
-		named = append(named, namedWire{w, w.Name()})
+// nameWires lists the protocols that the client speaks. It calls Name of the Wires only once, so
+// that this code of a plug-in does not run under a lock.
+func (c *Client) nameWires() {
+	c.wires, c.speaks = append([]Wire{nil}, c.opts.Wires...), []string{native}
+	for _, w := range c.opts.Wires {
+		c.speaks = append(c.speaks, w.Name())
 	}
-	return named
 }
 
 // NewServer returns a server without methods. O may be nil.
@@ -176,16 +177,15 @@ func NewServer(o *ServerOptions) *Server {
 	s := new(Server)
 	o = o.amended(s)
 	*s = Server{
-		opts: *o, limits: o.Limits.withDefaults(), codecs: make(map[string]Codec), compressors: make(map[string]compress.Compressor),
-		pool: mux.NewPool(), watch: inline.NewWatch(), started: time.Now(),
+		opts: *o, limits: o.Limits.withDefaults(), pool: mux.NewPool(), watch: inline.NewWatch(), started: time.Now(),
 	}
 	opts := &s.opts
-	s.fillCodecs()
-	refuseNil("ServerOptions.Protocols", opts.Protocols, func(p Protocol) bool { return p == nil })
+	s.setUpMethods()
+	defaults.RefuseNil("ServerOptions.Protocols", opts.Protocols, func(p Protocol) bool { return p == nil })
 	opts.Transport = cmp.Or(opts.Transport, TCP)
 	opts.Logger = guard.Logger(opts.Logger)
 	s.peerLines.Log = opts.Logger
-	refuseNil("ServerOptions.Middleware", opts.Middleware, func(m Middleware) bool { return m == nil })
+	defaults.RefuseNil("ServerOptions.Middleware", opts.Middleware, func(m Middleware) bool { return m == nil })
 	s.guard = guard.New(opts.Logger, interruption)
 	s.calls.guard = s.guard
 	opts.CompressAbove = defaults.Positive(opts.CompressAbove, compressAbove)
@@ -198,7 +198,6 @@ func NewServer(o *ServerOptions) *Server {
 	s.sessions = sessionOptions(s)
 	// registries get a multiple of AnnounceEvery
 	opts.AnnounceEvery = min(defaults.Positive(opts.AnnounceEvery, 10*time.Second), defaults.Forever/10)
-	s.setUpAnnouncing(describe(o.Registrars))
 	opts.DrainTimeout = defaults.Positive(opts.DrainTimeout, 10*time.Second)
 	s.setUpCalls()
 	s.lent.AddPool(s.pool)
@@ -211,7 +210,7 @@ func NewServer(o *ServerOptions) *Server {
 
 		Incarnation: identity.NewIncarnation(), Services: s.methods.EncodedServices,
 	}
-	s.methods.BuiltIn, s.methods.Codecs, s.methods.Compressors = "yodel", names(s.codecs), names(s.compressors)
+	s.setUpAnnouncing()
 	inner := Handler(invoke)
 	if opts.Keys != nil {
 		inner = opts.Keys.Guard(invoke)
@@ -228,27 +227,13 @@ func NewServer(o *ServerOptions) *Server {
 	return s
 }
 
-// fill puts the elements of an option into a map by their names. It panics if two have the same
-// name, because one would silently replace the other.
-func fill[T any](option string, all map[string]T, elements []T, nameOf func(T) string) {
-	for i, e := range elements {
-		name := nameOf(e)
-		if _, found := all[name]; found {
-			panic(fmt.Sprintf("yodel: element %d of %s has the name %q of an earlier element", i, option, name))
-		}
-		all[name] = e
-	}
-}
-
-// fillCodecs adds the codecs and compressors of the options, and the codecs that every server has.
-func (s *Server) fillCodecs() {
-	fill("ServerOptions.Codecs", s.codecs, s.opts.Codecs, Codec.Name)
-	for _, c := range []Codec{JSON, raw.Codec} {
-		if s.codecs[c.Name()] == nil {
-			s.codecs[c.Name()] = c
-		}
-	}
-	fill("ServerOptions.Compressors", s.compressors, s.opts.Compressors, compress.Compressor.Name)
+// setUpMethods prepares the table of methods.
+func (s *Server) setUpMethods() {
+	m, opts := &s.methods, &s.opts
+	s.codecs, m.Codecs = defaults.ByName("ServerOptions.Codecs", opts.Codecs, JSON, Codec(raw.Codec))
+	s.compressors, m.Compressors = defaults.ByName("ServerOptions.Compressors", opts.Compressors)
+	m.BuiltIn, m.View, m.Accept, m.Changed = "yodel", reflect.TypeFor[raw.View](), opts.OnRegister, s.announced.Again
+	s.functions = registered.Functions[Values, Codec]{In: m, Codecs: s.codecs, Param: streamParamOf}
 }
 
 // setUpCalls prepares the calls to peers.
@@ -271,7 +256,7 @@ func newConns(s *Server) *serve.Conns[connection] {
 		Drain: connection.drain, Abort: connection.abort,
 		Displace: func(c connection) {
 			silent := c.(*Session) //nolint:forcetypeassert // only sessions are silent
-			s.peerLines.Warn(loglimit.Silent, func() []any { return []any{"peer", silent.Peer.Addr.String(), "id", "YDL1102"} })
+			s.peerLines.LogSilent(silent.Peer.Addr.String())
 			c.abort()
 		},
 		Failed: func(l net.Listener, err error, again time.Duration) {
@@ -303,9 +288,142 @@ func (s *Server) lend(config *mux.Config) {
 	config.Incarnation, config.Services = s.config.Incarnation, s.config.Services
 	if s.opts.Keys != nil {
 		config.Keys = func(conn *mux.Conn) (string, time.Duration) {
-			keys := whose(conn).served.keys
+			keys := ownerOf(whose(conn)).served.keys
 			return keys.Name, keys.Keep
 		}
 	}
 	s.lent.AddPool(config.Pool)
 }
+
+// Limits limits the resources that one connection may use. Clients and servers use the same type. A
+// field that is zero has the default given. A very large value, such as math.MaxInt64, lifts a
+// limit.
+type Limits struct {
+	// MaxMessage is the largest message accepted, in bytes as sent, that is after compression.
+	// Default 16 MiB.
+	MaxMessage int
+	// MaxDecompressed is the largest body accepted after decompression, in bytes. The default
+	// depends on the size of the compressed body: 100 times that size, but at least 64 KiB and at
+	// most 4 MiB. A sender does not compress a body that its own MaxDecompressed would refuse.
+	// Raise MaxDecompressed on both sides for larger bodies, or for bodies that compress better.
+	MaxDecompressed int
+	// MaxMetadata is the largest metadata that is sent or accepted with a request, a reply or a
+	// connection, in bytes including keys and lengths. Default and maximum 16 KiB.
+	MaxMetadata int
+	// MaxPairs is how many key and value pairs such metadata may have. MaxMetadata alone is not
+	// enough: a pair of a few bytes takes about 100 bytes as a map entry, so a peer could make this
+	// side use 26 times the memory that it sends. Default 128.
+	MaxPairs int
+	// MaxOpen is how many requests may be in flight on one connection, executing or waiting.
+	// Callers beyond that wait. A server grants each connection a share of ServerOptions.MaxOpen,
+	// which is less if there are many connections, and at most one for each 8 KiB of MaxMemory, for
+	// the stacks of goroutines. Default 16,384.
+	MaxOpen int
+	// MaxMemory is how many bytes the peer of one connection can make this side hold. It covers:
+	// requests with their fields, plus 1 KiB for each, without the stack of its handler; the
+	// received part of incomplete messages, plus some spare room; replies that wait to be sent;
+	// stream windows; metadata; decompressed bodies; and the names of methods. It does not cover
+	// the values that a codec makes of a body, and memory that a handler allocates.
+	//
+	// Half of MaxMemory is for the bodies of open requests. The peer learns that limit, and its
+	// callers wait. Beyond MaxMemory, this side refuses a request, which is then certainly not
+	// executed, and the messages of a stream fail. A connection gets less than MaxMemory when the
+	// memory of all connections is scarce: see ServerOptions.MaxMemory.
+	//
+	// Default 64 MiB, or eight times MaxMessage if MaxMessage is set and the product is larger. If
+	// callers often send more than two messages of 16 MiB at once over one connection, raise
+	// MaxMemory on the server. Otherwise the third message waits, and so do the calls behind it.
+	MaxMemory int
+	// MaxUnsent is how many bytes may wait to be written on one connection. While more bytes wait,
+	// because the peer does not read its replies, this side reads no further requests from the
+	// peer. While MaxUnsent further bytes of replies wait behind them, this side starts no further
+	// handlers for the peer. A call waits until fewer bytes wait to be written, or fails if its
+	// NoWait is set. Default 4 MiB.
+	MaxUnsent int
+	// StreamWindow is the initial flow-control window of a stream: how many bytes may arrive before
+	// they are consumed. The window grows up to 4 MiB for a receiver that has to wait because of
+	// it. It is 4 KiB while the streams of the connection hold half of MaxMemory. A message larger
+	// than the window is accepted for a receiver that waits for it. Default 64 KiB, at least 4 KiB.
+	StreamWindow int
+	// MaxMethods is how many combinations of method, codec and compressor one connection may use.
+	// Default 1024.
+	MaxMethods int
+	// KeepAlive is how long a connection may be silent before this side sends a ping, or 16 times
+	// as long for one of HTTP/2 without requests. This side closes it after KeepAlive more. One
+	// large message is not silence while its bytes move. If a peer sends less than 4 KiB per second
+	// for twice KeepAlive, this side drops its incomplete requests and messages of streams. So it
+	// cannot hold memory with pings alone. Default 15 s.
+	KeepAlive time.Duration
+	// Handshake is how long the peer may take to complete the protocol's handshake. Default 10 s.
+	Handshake time.Duration
+	// IdleTimeout is how long a connection may be without an open request. It is closed then, or up
+	// to a quarter of that time later. No call is lost, and a client connects again for its next
+	// call. Default never.
+	IdleTimeout time.Duration
+	// MaxAge is how long a connection is used, with a jitter of a tenth, so that connections made
+	// together do not end together. Calls in flight finish on the old connection, and later calls
+	// use a new one. Default never.
+	MaxAge time.Duration
+	// Polling is how long a side polls for the next message before it sleeps. It polls only while
+	// single calls follow each other within that time, because waking up would take longer than the
+	// call. An idle connection is not polled, and a process with a single processor never polls.
+	// Default 50 µs; a negative value turns polling off.
+	Polling time.Duration
+
+	// ratio is how many times its size a body may have after decompression. It is 0 if the user has
+	// set MaxDecompressed.
+	ratio int
+}
+
+const maxMetadata = 16 << 10
+
+// The default of Limits.MaxDecompressed. Text and JSON of clients compress 5 to 30 times, and gzip
+// at most 1032 times.
+const (
+	maxDecompressed = 4 << 20
+	maxRatio        = 100
+)
+
+func (l *Limits) decompressed() unpack.Limits {
+	return unpack.Limits{Most: l.MaxDecompressed, Ratio: l.ratio}
+}
+
+// withDefaults returns l with defaults for zero values.
+func (l *Limits) withDefaults() Limits {
+	filled := Limits{
+		MaxMessage:      defaults.Positive(l.MaxMessage, 16<<20),
+		MaxDecompressed: defaults.Positive(l.MaxDecompressed, maxDecompressed),
+		MaxMetadata:     min(defaults.Positive(l.MaxMetadata, maxMetadata), maxMetadata),
+		MaxPairs:        defaults.Positive(l.MaxPairs, 128),
+		MaxOpen:         min(defaults.Positive(l.MaxOpen, 16<<10), wire.MaxSlots),
+		MaxMemory:       defaults.Positive(l.MaxMemory, max(64<<20, 8*min(l.MaxMessage, math.MaxInt/64))),
+		MaxUnsent:       defaults.Positive(l.MaxUnsent, 4<<20),
+		StreamWindow:    defaults.Positive(l.StreamWindow, 64<<10),
+		MaxMethods:      defaults.Positive(l.MaxMethods, 1024),
+		KeepAlive:       defaults.Positive(l.KeepAlive, 15*time.Second),
+		Handshake:       defaults.Positive(l.Handshake, 10*time.Second),
+		IdleTimeout:     min(max(l.IdleTimeout, 0), defaults.Forever),
+		MaxAge:          min(max(l.MaxAge, 0), defaults.Forever),
+		Polling:         cmp.Or(l.Polling, 50*time.Microsecond), // negative: none
+	}
+	if l.MaxDecompressed <= 0 {
+		filled.ratio = maxRatio
+	}
+	nesting.AllowBytes(max(filled.MaxMessage, filled.MaxDecompressed))
+	return filled
+}
+
+func (l *Limits) mux() mux.Limits {
+	return mux.Limits{
+		MaxMessage: l.MaxMessage, MaxOpen: l.MaxOpen, MaxOpenBytes: max(l.MaxMemory/2, 1), MaxMemory: l.MaxMemory, MaxMethods: l.MaxMethods,
+		MaxUnsent: l.MaxUnsent, StreamWindow: l.StreamWindow, KeepAlive: l.KeepAlive, Handshake: l.Handshake, IdleTimeout: l.IdleTimeout, MaxAge: l.MaxAge,
+		Polling: max(l.Polling, 0),
+	}
+}
+
+func (l *Limits) metadata() metadata.Limits {
+	return metadata.Limits{Bytes: l.MaxMetadata, Pairs: l.MaxPairs}
+}
+
+// compressAbove is the default size from which bodies are compressed, in bytes.
+const compressAbove = 1024

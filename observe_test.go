@@ -4,13 +4,20 @@ package yodel_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress"
+	"github.com/yodel-rpc/yodel/compress/flate"
+	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/introspect"
+	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
 // A notebook is an Observer's notes.
@@ -313,5 +320,118 @@ func TestAReusedCallHasItsOwnTrace(t *testing.T) {
 		if want := fmt.Sprint("root/", i+1); got != want || call.Trace != "root" {
 			t.Errorf("got %q and %q, want %q", got, call.Trace, want)
 		}
+	}
+}
+
+func TestServerObserversAreToldOfTheStartOfEveryCallThatEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log hookLog
+		h := startHooked(t, mem.New(), &yodel.ServerOptions{
+			Observers: []yodel.Observer{log.observer("call")}, Limits: yodel.Limits{MaxMetadata: 10},
+		}, nil)
+		n := 21
+		call := &yodel.Call{Metadata: yodel.Metadata{"much more than": "ten bytes"}}
+		if _, err := hookDouble.Do(t.Context(), h.client, call, &n); !errors.Is(err, yodel.ResourceExhausted) {
+			t.Errorf("got %v, want resource_exhausted", err)
+		}
+		synctest.Wait()
+		log.is(t, "call start", "call end")
+	})
+}
+
+func TestServeReturnsWhenTheEndOfEveryCallHasBeenTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log hookLog
+		h := startHooked(t, mem.New(), &yodel.ServerOptions{Observers: []yodel.Observer{{
+			End: func(context.Context, *yodel.Call, error) {
+				time.Sleep(time.Second) // a log that is slow now and then
+				log.add("end")
+			},
+		}}}, nil)
+		h.works(t, 42)
+		h.close()
+		h.stop()
+		log.add("stopped") // the process may exit now
+		time.Sleep(time.Minute)
+		log.is(t, "end", "stopped")
+	})
+}
+
+func TestARefusedPeerIsOneEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log hookLog
+		h := startHooked(t, mem.New(), &yodel.ServerOptions{
+			OnConn:  log.event,
+			Connect: func(context.Context, *yodel.Peer) error { return errHook },
+		}, nil)
+		if _, err := h.double(t); !errors.Is(err, yodel.FailedPrecondition) {
+			t.Errorf("got %v, want the hook's error", err)
+		}
+		h.close()
+		synctest.Wait()
+		log.begins(t, "accepted", "refused") // the client may try once more before it is closed
+	})
+}
+
+func TestAnIdleClientStaysConnected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log hookLog
+		h := startHooked(t, mem.New(), nil, &yodel.ClientOptions{OnConn: log.event})
+		if err := h.client.Ready(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		log.is(t, "connected")
+	})
+}
+
+// A Protocol learns which services the server has, in both spellings of methods, and after a method
+// was added.
+func TestServicesOfASession(t *testing.T) {
+	asked := make(chan map[string]bool)
+	s := serveLines(t, lines{serve: func(_ context.Context, session *yodel.Session) error {
+		got := make(map[string]bool)
+		for _, service := range []string{"", "Arith", "Arith.Mul", "shop.Cart", "shop", "Later"} {
+			got[service] = session.HasService(service)
+		}
+		asked <- got
+		return nil
+	}}, yodel.ServerOptions{})
+	handle(t, s.Server, "Arith.Mul", echo)
+	handle(t, s.Server, "shop.Cart/Add", echo)
+	for _, later := range []bool{false, true} {
+		if later {
+			handle(t, s.Server, "Later.Echo", echo)
+		}
+		if _, err := s.dial(t).Write([]byte("!")); err != nil {
+			t.Fatal(err)
+		}
+		for service, got := range <-asked {
+			if want := service == "Arith" || service == "shop.Cart" || later && service == "Later"; got != want {
+				t.Errorf("later %v: %q: got %v", later, service, got)
+			}
+		}
+	}
+}
+
+// Compressing returns the compressor of the call, or that of the client.
+func TestCompressorOfACall(t *testing.T) {
+	s := newServer(t, &yodel.ServerOptions{Compressors: []compress.Compressor{flate.Compressor, gzip.Compressor}})
+	handle(t, s, "Echo", echo)
+	var got compress.Compressor
+	c := connect(t, s, &yodel.ClientOptions{Compressor: flate.Compressor, Middleware: []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
+		return func(ctx context.Context, call *yodel.Call) error {
+			got = call.Compressing()
+			return next(ctx, call)
+		}
+	}}})
+	for _, own := range []compress.Compressor{nil, gzip.Compressor} {
+		must(t, c.Do(t.Context(), &yodel.Call{Method: "Echo", Args: new("x"), Compressor: own}))
+		if want := own; want == nil && got != flate.Compressor || want != nil && got != want {
+			t.Errorf("the compressor of the call is %v: got %v", own, got)
+		}
+	}
+	if got := new(yodel.Call).Compressing(); got != nil {
+		t.Errorf("without a client: got %v", got)
 	}
 }

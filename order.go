@@ -18,11 +18,6 @@ import (
 // their arrival (internal/mux/order.go). A call enters the queue of its key before all middleware,
 // and remains in the queue until its caller has the outcome.
 
-// minUntold is the smallest limit on the outcomes of a key whose callbacks have not run yet. If a
-// callback makes calls with its own key and waits for them, it delays the callbacks of the calls
-// between.
-const minUntold = 1024
-
 // A turn is an ordered call: its place in the queue of its key, and what it needs of the client.
 type turn struct {
 	ordered.Turn[*Endpoint, *mux.Conn]
@@ -32,7 +27,7 @@ type turn struct {
 	ep     *Endpoint // of the last attempt
 	out    *outgoing
 	ctx    context.Context //nolint:containedctx // of the waiting call
-	done   func(error)     // of an asynchronous call on its own goroutine; else nil
+	done   ender           // of an asynchronous call on its own goroutine; else nil
 	kept   *Call           // the copy of a one-way call that outlives its caller
 }
 
@@ -74,25 +69,16 @@ func (c *Client) goOrdered(ctx context.Context, call *Call, done func(error)) {
 	if c.direct && c.goAtOnce(ctx, call, t, done) {
 		return
 	}
-	if t.done = done; done == nil {
-		t.done = func(error) {}
-	}
+	t.done = callback(done)
 	// Take the token before the call enters the queue of its key. A call that waited for a token
 	// while it is in the queue could block the calls that hold the tokens.
-	token := c.token(ctx)
+	token := c.async.Take(ctx)
 	if err := c.orders.Enter(ctx, &t.Turn, t, call.Key, true); err != nil {
-		if token {
-			<-c.async
-		}
-		t.done(c.explain(ctx, call, nil, err))
+		c.async.Give(token)
+		t.done.Ended(c.explain(ctx, call, nil, err))
 		return
 	}
-	do := func() error { return t.Do(ctx, call) }
-	if !token {
-		c.guard.Run(ctx, call.Method, do, t.ended)
-		return
-	}
-	go c.withToken(ctx, call.Method, do, t.ended)
+	c.async.Run(ctx, call.Method, token, func() error { return t.Do(ctx, call) }, t.ended)
 }
 
 // goAtOnce sends a call on the caller's goroutine if all earlier calls of its key have been sent
@@ -105,8 +91,8 @@ func (c *Client) goAtOnce(ctx context.Context, call *Call, t *turn, done func(er
 	begun, needsConn := c.orders.EnterAtOnce(&t.Turn, t, call.Method, call.Key, pin, nil, nil)
 	if needsConn {
 		if ep, err := c.pickForGo(ctx, call, done); err == nil {
-			if conn := ep.ready(ctx); conn != nil && conn.link == nil {
-				begun, _ = c.orders.EnterAtOnce(&t.Turn, t, call.Method, call.Key, pin, ep, conn.mux)
+			if conn := ep.ready(ctx); conn != nil && conn.Foreign == nil {
+				begun, _ = c.orders.EnterAtOnce(&t.Turn, t, call.Method, call.Key, pin, ep, conn.Mux)
 			}
 		}
 	}
@@ -211,13 +197,13 @@ func (s *orderedCall) pin() *Endpoint {
 // Connect implements ordered.Sender.
 func (s *orderedCall) Connect(ctx context.Context, ep *Endpoint) (*mux.Conn, error) {
 	conn, err := ep.connectFor(ctx, (*Call)(s))
-	if err == nil && conn.link != nil {
-		err = unordered((*Call)(s), ep)
+	if err == nil && conn.Foreign != nil {
+		err = refusal("YDL2009", "%s: %s speaks %s, which keeps no order of calls", s.Method, ep.Addr(), ep.protocol)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return conn.mux, nil
+	return conn.Mux, nil
 }
 
 // Send implements ordered.Sender.
@@ -268,7 +254,7 @@ func (t *turn) Resume(err error) { go t.out.resume(err) }
 // Conclude implements ordered.Owner.
 func (t *turn) Conclude(err error) {
 	if t.done != nil {
-		t.client.guard.Tell(callback(t.done), err)
+		t.client.guard.Tell(t.done, err)
 		return
 	}
 	t.out.tell(err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/budget"
+	"github.com/yodel-rpc/yodel/internal/heritage"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/record"
 	"github.com/yodel-rpc/yodel/internal/reuse"
@@ -41,24 +42,18 @@ type outgoing struct {
 
 // An extra is the state of what most calls do not use.
 type extra struct {
-	parts record.Parts // of the attempt, for the call's record
-	// About the call. Opened is when the server accepted or answered the stream of the last attempt
-	// in the record. It is 0 if the server did neither.
-	opened    time.Duration
-	counted   int           // the number of attempts in the record
-	resolving time.Duration // how long it waited for the first set of instances
+	record.Progress
 
-	fork      bool                     // see Attempts.Fork
-	detached  bool                     // see Attempts.Detach
-	concluded bool                     // the record is made
-	lent      int32                    // tokens lent to the attempt
-	budget    budget.Tokens            // the call's own budget
-	trace     string                   // the Trace of the user's call
-	at        atomic.Pointer[Endpoint] // for forks: the endpoint of the attempt
-	linked    context.Context          //nolint:containedctx // that of Link.Do; nil if replies are not compressed
-	metadata  []byte                   // memory
-	unpacked  []byte                   // memory
-	group     group                    // memory
+	fork     bool                     // see Attempts.Fork
+	detached bool                     // see Attempts.Detach
+	lent     int32                    // tokens lent to the attempt
+	budget   budget.Tokens            // the call's own budget
+	trace    string                   // the Trace of the user's call
+	at       atomic.Pointer[Endpoint] // for forks: the endpoint of the attempt
+	linked   context.Context          //nolint:containedctx // that of Link.Do; nil if replies are not compressed
+	metadata []byte                   // memory
+	unpacked []byte                   // memory
+	group    group                    // memory
 }
 
 // noExtra is the extra of all calls that use none. It is never changed.
@@ -83,8 +78,8 @@ func (o *outgoing) useExtra() *extra {
 
 // reset prepares x for another call, and reports whether it may be reused.
 func (x *extra) reset() bool {
-	x.parts, x.opened, x.counted, x.resolving = record.Parts{}, 0, 0, 0
-	x.fork, x.detached, x.concluded, x.lent, x.trace, x.linked = false, false, false, 0, "", nil
+	x.Progress = record.Progress{}
+	x.fork, x.detached, x.lent, x.trace, x.linked = false, false, 0, "", nil
 	x.at.Store(nil)
 	x.group.clear()
 	return reuse.Small(x.unpacked)
@@ -207,7 +202,12 @@ func (o *outgoing) end(c *Call) {
 	if c.stays {
 		c.stays = false
 	}
-	c.disinherit()
+	if c.budget != nil {
+		c.budget = nil
+	}
+	if c.inherited != (heritage.Inherited{}) {
+		c.inherited.Reset(c.heritable())
+	}
 }
 
 // start begins an asynchronous call. It makes the first attempt on the caller's goroutine, if that
@@ -235,11 +235,11 @@ func (q *requester) start(ctx context.Context, o *outgoing, call *Call, done end
 	if o.peer != nil {
 		conn, err = o.peer.begin(ctx, call)
 	} else if picked, pickErr := q.client.cluster.pick(ctx, call, false); pickErr == nil {
-		if d := picked.ready(ctx); d != nil && d.link == nil {
+		if d := picked.ready(ctx); d != nil && d.Foreign == nil {
 			ep = picked
 			call.Endpoint, call.picked = ep, ep
 			if d, err = q.begin(ctx, call, d, ep); err == nil {
-				conn = d.mux
+				conn = d.Mux
 			}
 		}
 	}
@@ -248,7 +248,7 @@ func (q *requester) start(ctx context.Context, o *outgoing, call *Call, done end
 	case err != nil:
 		o.ended(err)
 	case conn == nil: // it has to wait
-		q.elsewhere(ctx, call.Method, func() error { return o.proceed(nil) }, o.finish)
+		q.async.Run(ctx, call.Method, q.async.Take(ctx), func() error { return o.proceed(nil) }, o.finish)
 	case call.OneWay:
 		o.ended(q.send(ctx, call, conn, ep, nil))
 	default:
@@ -363,45 +363,8 @@ func (o *outgoing) deliver(err error) {
 
 // doElsewhere makes an asynchronous call as a synchronous one, on another goroutine.
 func (q *requester) doElsewhere(ctx context.Context, to Caller, call *Call, done ender) {
-	q.elsewhere(ctx, call.Method, func() error { return to.Do(ctx, call) }, func(err error) { q.guard.Tell(done, err) })
-}
-
-// elsewhere makes an asynchronous call on another goroutine, if token allows it. It calls do, and
-// then end with the call's outcome.
-func (q *requester) elsewhere(ctx context.Context, method string, do func() error, end func(err error)) {
-	if !q.token(ctx) {
-		q.guard.Run(ctx, method, do, end)
-		return
-	}
-	go q.withToken(ctx, method, do, end)
-}
-
-// withToken is elsewhere on a goroutine that has a token.
-func (q *requester) withToken(ctx context.Context, method string, do func() error, end func(err error)) {
-	q.guard.Run(ctx, method, do, func(err error) {
-		<-q.async // before the callback, which may begin another call
-		end(err)
-	})
-}
-
-// token waits until an asynchronous call may start a goroutine. It returns false if the call must
-// run on the caller's goroutine. This is so when ctx has ended. It is also so in a handler when no
-// token is free, because the calls that hold the tokens may be waiting for this very handler.
-func (q *requester) token(ctx context.Context) bool {
-	select {
-	case q.async <- struct{}{}:
-		return true
-	default:
-	}
-	if CallFrom(ctx) != nil {
-		return false
-	}
-	select {
-	case q.async <- struct{}{}:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	do := func() error { return to.Do(ctx, call) }
+	q.async.Run(ctx, call.Method, q.async.Take(ctx), do, func(err error) { q.guard.Tell(done, err) })
 }
 
 // observe wraps a handler in observers, and counts its calls if counts is set. The error that

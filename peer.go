@@ -238,7 +238,7 @@ func (p *Peer) explain(ctx context.Context, call *Call, err error) error {
 	if began == 0 {
 		began = call.start()
 	}
-	if call.Attempt > call.out.readExtra().counted { // the attempt was sent
+	if call.Attempt > call.out.readExtra().Counted { // the attempt was sent
 		call.out.record(call, err, began)
 	}
 	return err

@@ -4,11 +4,21 @@ package yodel
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"net"
+	"sync/atomic"
 	"time"
+
+	"github.com/yodel-rpc/yodel/discovery"
+	"github.com/yodel-rpc/yodel/internal/address"
+	"github.com/yodel-rpc/yodel/internal/defaults"
+	"github.com/yodel-rpc/yodel/internal/jsoncodec"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// This file contains the interfaces that authors of plug-ins implement. Those of registries are in
+// This file contains the interfaces that authors of plug-ins implement, and what a program has
+// without plug-ins: JSON, TCP and RoundRobin. Those of registries are in
 // package discovery, and that of compressors in package compress. To write a plug-in, copy the
 // smallest existing plug-in of its kind, and run the test suite for that kind from yodeltest.
 // Nothing needs to be registered.
@@ -76,7 +86,7 @@ type Protocol interface {
 // A Wire lets a client call servers that speak another protocol than yodel's own: see
 // ClientOptions.Wires. Its methods are called concurrently.
 type Wire interface {
-	// Name returns the protocol's name, as in Instance.Protocols, for example "netrpc".
+	// Name returns the protocol's name, as in discovery.Instance.Protocols, for example "netrpc".
 	Name() string
 	// Connect completes the protocol's handshake on nc, a connection to ep that the client's
 	// Transport has dialled, and returns the Link that owns it. Connect returns when ctx ends. Ctx
@@ -122,7 +132,8 @@ type Link interface {
 }
 
 // Messages carries the messages of one stream in a protocol other than yodel's. A Protocol sets it
-// as Served.Stream, and the handler's Send and Recv call it. Bodies are in the codec of the call,
+// as Served.Stream, and the handler's Send and Recv call it. A Link passes it to Call.Converse, and
+// the server is then in the place of the client. Bodies are in the codec of the call,
 // and compressed with its compressor if compressed is set. Send and End are never called
 // concurrently. Receive is called by one goroutine at a time, concurrently with Send and End.
 //
@@ -152,7 +163,7 @@ type Picker interface {
 	Pick(call *Call) *Endpoint
 }
 
-// A Learner is a balance.Learner.
+// A learner is a balance.Learner. The root cannot import that package.
 type learner interface {
 	Picker
 	Ended(ep *Endpoint, took time.Duration, err error)
@@ -168,4 +179,162 @@ type Balancer func(endpoints []*Endpoint, last Picker) Picker
 // A Caller sends calls. Client and Peer are Callers, and a test can use an in-memory server.
 type Caller interface {
 	Do(ctx context.Context, call *Call) error
+}
+
+// A Description says what a discovery.Resolver or a discovery.Registrar can do besides what its
+// interface requires. Both may have a method Describe() Description. Clients and servers call it
+// when they are made. Each field may be zero, and the functions are called concurrently.
+//
+// A Resolver or Registrar that wraps another one should have this method too, and return
+// Description{}.Over(inner). It then keeps all that the inner one can do, also what later versions
+// add to Description. The test yodeltest.TestWrapper checks this.
+type Description struct {
+	// Name is the name of a registry, or describes a service and its registry, in errors and logs.
+	// It has no secrets. For example, service "Arith" in etcd at 10.0.0.1:2379. Default: the result
+	// of the method String() string, if there is one.
+	Name string
+
+	// Service is the service whose methods the clients of a Resolver call, or "". If it is set, a
+	// client does not use a server of another service that listens at the address of an instance
+	// (YDL1109).
+	Service string
+	// Refresh is called when a client of a Resolver could not connect to an instance or lost a
+	// connection. The Resolver then looks the instances up again soon. Refresh must not block. A
+	// Resolver that does not learn of every change at once should have it.
+	Refresh func()
+	// Services returns the name of the service that was asked for and the names of the services in
+	// the registry of a Resolver. A client without instances uses them to suggest the name that its
+	// caller meant. Services must return within two seconds, and may leave out names beyond a few
+	// hundred.
+	Services func(ctx context.Context) (asked string, known []string, err error)
+	// AmendClient returns the options of a client that is made with a Resolver. It must not change
+	// o. Package rules adds middleware in this way.
+	AmendClient func(o *ClientOptions) *ClientOptions
+
+	// AmendServer returns the options of s, a server that is being made with a Registrar. It must
+	// not change o, and only middleware may use s.
+	AmendServer func(s *Server, o *ServerOptions) *ServerOptions
+	// Rules returns the rules that a Registrar applies to its servers.
+	Rules func() introspect.Rules
+	// Overrides returns the settings of operators for a service, in the form of instances. A
+	// Registrar with settings announces the state and the weight that an operator has set in place
+	// of those of the instance. The metadata of a setting that cannot be read has the reason under
+	// "problem". Overrides may return nil.
+	Overrides func(service string) discovery.Resolver
+	// Override sets the state and the weight of an instance: see registry.Override.
+	Override func(ctx context.Context, service, addr, state string, weight int) error
+	// Writable returns an error if servers cannot announce themselves in the registry. It changes
+	// nothing.
+	Writable func(ctx context.Context) error
+}
+
+// Over returns the description of a wrapper of inner, a Resolver or a Registrar: the fields of d
+// that are set, and otherwise those of inner. Without fields in d, it describes inner.
+func (d Description) Over(inner any) Description {
+	var of Description
+	if r, ok := inner.(interface{ Describe() Description }); ok {
+		of = r.Describe()
+	}
+	if named, ok := inner.(fmt.Stringer); ok && of.Name == "" && d.Name == "" {
+		of.Name = named.String()
+	}
+	defaults.Fill(&d, of)
+	return d
+}
+
+// amended returns the options of a client whose Resolver d describes.
+func (o *ClientOptions) amended(d Description) *ClientOptions {
+	if d.AmendClient == nil {
+		return o
+	}
+	return d.AmendClient(o)
+}
+
+// amended returns the options of s, which has the Registrars of o.
+func (o *ServerOptions) amended(s *Server) *ServerOptions {
+	for _, r := range o.Registrars {
+		if d := (Description{}).Over(r); d.AmendServer != nil {
+			o = d.AmendServer(s, o)
+		}
+	}
+	return o
+}
+
+// JSON encodes messages with encoding/json. It is the default codec.
+//
+// Values may be nested 1,000 deep. Append refuses deeper ones, and those that contain themselves,
+// as the codecs of this repository do.
+var JSON Codec = jsoncodec.New()
+
+// TCP is the default transport of clients and servers. Addresses are host:port.
+var TCP Transport = tcp{}
+
+// RoundRobin is a Balancer that picks the endpoints in turn. It is the default.
+func RoundRobin(endpoints []*Endpoint, last Picker) Picker {
+	p := &roundRobin{endpoints: endpoints}
+	if last, ok := last.(*roundRobin); ok {
+		p.next.Store(last.next.Load()) // so that the first endpoints do not get more calls when the set often changes
+	} else {
+		p.next.Store(rand.Uint64()) // so that many new clients do not begin at the same endpoint
+	}
+	return p
+}
+
+type tcp struct{}
+
+func (tcp) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	if err := checkAddr(addr); err != nil {
+		return nil, err
+	}
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", addr)
+}
+
+func (tcp) Listen(addr string) (net.Listener, error) {
+	if err := checkAddr(addr); err != nil {
+		return nil, err
+	}
+	var l net.ListenConfig
+	return l.Listen(context.Background(), "tcp", addr)
+}
+
+func checkAddr(addr string) error {
+	if why := address.Fault(addr); why != "" {
+		return refusal("YDL4003", "%q is no address: %s; want host:port, for example 127.0.0.1:8972", addr, why)
+	}
+	return nil
+}
+
+type roundRobin struct {
+	endpoints []*Endpoint
+	next      atomic.Uint64
+}
+
+func (p *roundRobin) Pick(call *Call) *Endpoint {
+	n := uint64(len(p.endpoints))
+	switch n {
+	case 0:
+		return nil
+	case 1: // so that callers do not all write to the counter
+		if ep := p.endpoints[0]; !call.Attempts().Avoids(ep) {
+			return ep
+		}
+		return nil
+	}
+	if ep := p.endpoints[p.next.Add(1)%n]; !call.Attempts().Avoids(ep) {
+		return ep
+	}
+	// If the call avoids the next endpoint, pick a random one of the other endpoints. Always
+	// picking the following endpoint would double its load.
+	var picked *Endpoint
+	left := 0
+	for _, ep := range p.endpoints {
+		if call.Attempts().Avoids(ep) {
+			continue
+		}
+		if left++; rand.IntN(left) == 0 { // picks each remaining endpoint with the same probability
+			picked = ep
+		}
+	}
+	return picked
 }

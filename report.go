@@ -11,19 +11,22 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/budget"
+	"github.com/yodel-rpc/yodel/internal/dialled"
 	"github.com/yodel-rpc/yodel/internal/expiry"
+	"github.com/yodel-rpc/yodel/internal/guard"
 	"github.com/yodel-rpc/yodel/internal/kinds"
 	"github.com/yodel-rpc/yodel/internal/monotime"
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/reason"
 	"github.com/yodel-rpc/yodel/internal/record"
 	"github.com/yodel-rpc/yodel/internal/registered"
 	"github.com/yodel-rpc/yodel/internal/samples"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// This file makes records of calls that failed, of calls that were slow, and of calls with
-// Call.Explain. A record is made when the call has ended, from data that the call has anyway.
-// Whether a call was slow is computed from the time at which the reader goroutine read the reply.
+// Calls that failed, calls that were slow, and calls with Call.Explain have a record. A record is
+// made when the call has ended, from data that the call has anyway. Whether a call was slow is
+// computed from the time at which the reader goroutine read the reply.
 
 // Report returns, on the client, the record of a call that has ended. It is nil unless the call
 // failed, was slow (see ClientOptions.SlowAfter), or has Explain set. The record must not be
@@ -56,8 +59,7 @@ func (c *Call) Queued() time.Duration {
 	case c.out == nil:
 		return 0
 	}
-	x := c.out.readExtra()
-	waited := x.resolving + x.parts.Connecting + c.out.req.Waited
+	waited := c.out.readExtra().Waited() + c.out.req.Waited
 	if c.rare != nil {
 		waited += c.rare.Waited()
 	}
@@ -82,7 +84,7 @@ func (c *Call) Traffic() (t introspect.Traffic) {
 		if c.rare != nil {
 			c.rare.AddTraffic(&t)
 		}
-		if c.Attempt > c.out.readExtra().counted { // the last attempt is not in the record
+		if c.Attempt > c.out.readExtra().Counted { // the last attempt is not in the record
 			a := c.out.describe(c, 0, 0)
 			t.Add(&a)
 		}
@@ -107,12 +109,13 @@ func (c *Call) made() time.Duration {
 	return c.began
 }
 
-// creditOf returns how long the last attempt of a call waited for the server's window.
-func creditOf(call *Call) time.Duration {
-	if call.out == nil {
-		return 0
+// partOf returns what the reason of a failure says about a call.
+func partOf(call *Call) reason.Call {
+	part := reason.Call{Method: call.Method, Streams: call.stream != nil}
+	if call.out != nil {
+		part.Waited = call.out.req.Waited
 	}
-	return call.out.req.Waited
+	return part
 }
 
 // waited adds to the times that the call has waited for the first set of instances, and for a
@@ -122,8 +125,8 @@ func (c *Call) waited(resolving, connecting time.Duration) {
 		return
 	}
 	x := c.out.useExtra()
-	x.resolving += resolving
-	x.parts.Connecting += connecting
+	x.Resolving += resolving
+	x.Parts.Connecting += connecting
 }
 
 // attempted returns the record of an attempt without its outcome, and resets the fields from which
@@ -132,32 +135,24 @@ func (o *outgoing) attempted(call *Call, began, ended time.Duration) introspect.
 	a := o.describe(call, began, ended)
 	x := o.useExtra()
 	if call.stream != nil {
-		x.opened, call.stream.Traffic = o.arrived, mux.Traffic{}
+		x.Opened, call.stream.Traffic = o.arrived, mux.Traffic{}
 	}
-	x.counted, x.parts, o.req.Waited = call.Attempt, record.Parts{}, 0
+	x.Counted, x.Parts, o.req.Waited = call.Attempt, record.Parts{}, 0
 	o.arrived, o.received = 0, 0
 	return a
 }
 
 // describe returns the record of the last attempt without its outcome.
 func (o *outgoing) describe(call *Call, began, ended time.Duration) introspect.Attempt {
-	x, start := o.readExtra(), call.start()
-	a := introspect.Attempt{
-		Addr: addrOf(call), Began: max(began-start, 0), Took: ended - began, Fork: x.fork, BytesIn: int(o.received),
-	}
-	if call.Attempt > x.counted { // the attempt was sent
-		a.BytesOut = len(o.req.Body) + len(o.req.Attachment) + len(o.req.Metadata)
+	t := record.LastAttempt{
+		Addr: addrOf(call), Start: call.start(), Began: began, Ended: ended, Arrived: o.arrived, Credit: o.req.Waited, Fork: o.readExtra().fork,
+		BytesIn: int(o.received), BytesOut: len(o.req.Body) + len(o.req.Attachment) + len(o.req.Metadata),
 	}
 	if s := call.stream; s != nil {
-		if s.Begun {
-			a.Taken = max(o.arrived-began, 0) // when the server accepted or answered the stream
-		}
-		a.Sent, a.Received = s.Traffic.Sent, s.Traffic.Received
-		a.BytesOut += s.Traffic.SentBytes
-		a.BytesIn += s.Traffic.ReceivedBytes
+		t.Accepted = s.Begun
+		t.Stream = introspect.Traffic{Sent: s.Traffic.Sent, Received: s.Traffic.Received, BytesOut: s.Traffic.SentBytes, BytesIn: s.Traffic.ReceivedBytes}
 	}
-	x.parts.Describe(&a, o.req.Waited)
-	return a
+	return o.readExtra().Describe(&t, call.Attempt)
 }
 
 // failureOf returns an error as records contain it.
@@ -182,7 +177,7 @@ func (o *outgoing) record(call *Call, err error, began time.Duration) {
 
 // recordGood adds the last attempt to the record of its call, if it succeeded and is not there yet.
 func (o *outgoing) recordGood(call *Call) {
-	if o.arrived == 0 && (!call.OneWay || call.Attempt == o.readExtra().counted) {
+	if o.arrived == 0 && (!call.OneWay || call.Attempt == o.readExtra().Counted) {
 		return
 	}
 	began, ended := o.began, o.arrived
@@ -251,7 +246,7 @@ func (q *requester) slow(call *Call) bool {
 	o := call.out
 	ended := o.arrived
 	if ended == 0 || call.rare != nil { // no reply has come, or there were earlier attempts
-		if q.slowAfter == math.MaxInt64 || call.OneWay && call.rare == nil && o.readExtra().parts.Connecting == 0 && o.req.Waited == 0 {
+		if q.slowAfter == math.MaxInt64 || call.OneWay && call.rare == nil && o.readExtra().Parts.Connecting == 0 && o.req.Waited == 0 {
 			return false
 		}
 		if call.stream == nil || ended == 0 {
@@ -267,22 +262,17 @@ func (q *requester) slow(call *Call) bool {
 func (q *requester) report(ctx context.Context, call *Call, err error) error {
 	o := call.out
 	used := o.useExtra()
-	if used.concluded {
+	if used.Concluded {
 		return err
 	}
-	used.concluded = true
+	used.Concluded = true
 	now := clock()
 	if err != nil && call.Attempt == 0 && q.client != nil {
 		q.client.countUnsent(call, err)
 	}
-	kind := samples.KindOf(call.Explain, int(CodeOf(err)))
-	kept := q.samples.Admit(kind, now)
-	// The server's samples also contain the calls of its handlers.
-	server, _ := ctx.Value(samplerKey{}).(*samples.Sampler)
-	if server == q.samples || server != nil && !server.Admit(kind, now) {
-		server = nil
-	}
-	whole := kept || server != nil || call.Explain
+	server, _ := ctx.Value(samplerKey{}).(*samples.Sampler) // it also has the calls of its handlers
+	kept := samples.Admit(call.Explain, int(CodeOf(err)), now, q.samples, server)
+	whole := kept.Any() || call.Explain
 	if !whole && call.rare == nil && call.Attempt == 0 {
 		return err
 	}
@@ -296,7 +286,7 @@ func (q *requester) report(ctx context.Context, call *Call, err error) error {
 	}
 	if call.stream != nil {
 		r.Kind = kinds.Name(call.stream.Kind)
-		r.Slow = cmp.Or(o.arrived, used.opened, now)-began >= q.slowAfter
+		r.Slow = cmp.Or(o.arrived, used.Opened, now)-began >= q.slowAfter
 	}
 	if err != nil {
 		failureOf(err).Call(r)
@@ -320,12 +310,7 @@ func (q *requester) report(ctx context.Context, call *Call, err error) error {
 			c.cluster.describe(r, call, began, now)
 		}
 	}
-	if kept {
-		q.samples.Keep(kind, r)
-	}
-	if server != nil {
-		server.Keep(kind, r)
-	}
+	kept.Keep(r)
 	before := x.report
 	x.report = r
 	return q.attach(err, r, before, x.own)
@@ -367,7 +352,7 @@ func (o *outgoing) allowed(ctx context.Context, call *Call, began time.Duration)
 // describe adds the resolver's state and the candidates to a record.
 func (cl *cluster) describe(r *introspect.CallReport, call *Call, began, now time.Duration) {
 	state := cl.resolver()
-	state.Waited = call.out.readExtra().resolving
+	state.Waited = call.out.readExtra().Resolving
 	r.Resolver = &state
 	if call.rare.Candidates == nil {
 		cl.survey(call, call.Endpoint, now)
@@ -376,15 +361,11 @@ func (cl *cluster) describe(r *introspect.CallReport, call *Call, began, now tim
 }
 
 // resolver returns the state of the resolver.
-func (cl *cluster) resolver() (s introspect.Resolver) {
+func (cl *cluster) resolver() introspect.Resolver {
+	s := cl.list.Describe()
 	if set := cl.set.Load(); set != nil {
 		s.Instances = len(set.endpoints)
 	}
-	failure, heard, _ := cl.list.Resolver()
-	if !heard.IsZero() {
-		s.Age = time.Since(heard)
-	}
-	s.Err = shorten(failure, record.MaxText)
 	return s
 }
 
@@ -399,8 +380,15 @@ func (cl *cluster) survey(call *Call, picked *Endpoint, now time.Duration) {
 	if p, ok := set.picker.(fmt.Stringer); ok {
 		all.Picker = p.String()
 	}
+	judge, _ := set.picker.(interface {
+		Verdict(call *Call, ep, picked *Endpoint) string
+	})
 	for _, ep := range set.endpoints {
-		all.Add(ep.candidate(call, picked))
+		c := ep.candidate(call, picked)
+		if c.Verdict == "" && judge != nil { // the picker may say why it does not pick the endpoint
+			c.Verdict = judge.Verdict(call, ep, picked)
+		}
+		all.Add(c)
 	}
 	call.rarely().Candidates = all
 }
@@ -410,10 +398,10 @@ func (cl *cluster) survey(call *Call, picked *Endpoint, now time.Duration) {
 func (ep *Endpoint) candidate(call *Call, picked *Endpoint) introspect.Candidate {
 	in := ep.instance.Load()
 	c := introspect.Candidate{
-		Addr: in.Addr, Zone: in.Zone, Weight: in.Weight, Load: ep.Load(), RTT: ep.trip.Took(), Unlisted: ep.core.Unlisted(), NotReady: ep.notReady(),
+		Addr: in.Addr, Zone: in.Zone, Weight: in.Weight, Load: ep.Load(), RTT: ep.trip.Took(), Unlisted: ep.core.Unlisted(), NotReady: ep.core.NotReady(),
 	}
 	if conns := ep.core.Conns(); len(conns) > 0 {
-		_, c.Full = leastLoaded(conns, false)
+		_, c.Full = dialled.Conns(conns).Least(false)
 	}
 	switch {
 	case ep == picked:
@@ -426,74 +414,34 @@ func (ep *Endpoint) candidate(call *Call, picked *Endpoint) introspect.Candidate
 		c.Verdict = "not ready"
 	case call.pinned():
 		c.Verdict = "the call is pinned elsewhere"
-	default:
-		c.Verdict = ep.leftOut(call, picked)
 	}
 	return c
 }
 
-// leftOut returns why the picker does not pick the endpoint for a call, or "" if it does not say.
-func (ep *Endpoint) leftOut(call *Call, picked *Endpoint) string {
-	set := ep.client.cluster.set.Load()
-	if set == nil {
-		return ""
-	}
-	p, ok := set.picker.(interface {
-		Verdict(call *Call, ep, picked *Endpoint) string
-	})
-	if !ok {
-		return ""
-	}
-	return p.Verdict(call, ep, picked)
-}
-
-// notReady returns the reasons why the endpoint is not ready.
-func (ep *Endpoint) notReady() []string {
-	if ep.Ready() {
-		return nil
-	}
-	by := ep.core.NotReady()
-	by = by[:min(len(by), 8)]
-	for i := range by {
-		by[i] = shorten(by[i], record.MaxName)
-	}
-	return by
-}
-
-// slow reports whether the call was slow. Took is its duration since execution began. For a stream
-// only the time until the method began counts, because the stream may go on for ever.
+// slow reports whether the call was slow. Took is its duration since execution began.
 func (c *serverCall) slow(took time.Duration) bool {
-	if c.stream != nil && c.executed {
-		took = 0
-		if c.times.Began != 0 { // otherwise no middleware ran before the method
-			took = c.times.Began - c.times.Taken
-		}
-	}
-	return took+c.times.Queued() >= c.server.slowAfter
+	return c.times.Slow(took, c.stream != nil && c.executed, c.server.slowAfter)
 }
 
 // report makes the record of a call that this server executed.
 func (c *serverCall) report(took time.Duration) {
 	call := &c.call
 	now := clock()
-	kept := c.server.samples
-	kind := samples.KindOf(call.Explain, int(CodeOf(c.err)))
-	if !kept.Admit(kind, now) {
+	kept := samples.Admit(call.Explain, int(CodeOf(c.err)), now, c.server.samples)
+	if !kept.Any() {
 		return
 	}
 	r := &introspect.CallReport{
 		Method: shorten(call.Method, record.MaxName), Side: serverSide, Slow: took != mux.Untimed && c.slow(took), Explained: call.Explain,
 		Peer: c.peer.Addr.String(), Caller: c.as.caller, Attempt: call.Attempt, Criticality: call.Criticality, Tenant: shorten(call.Tenant, record.MaxName), Trace: samples.TraceID(call.Trace),
 	}
-	r.BytesIn, r.BytesOut = c.protocol.sizes()
+	t := call.Traffic()
+	r.BytesIn, r.BytesOut, r.Sent, r.Received = t.BytesIn, t.BytesOut, t.Sent, t.Received
 	if c.stream != nil {
-		t := c.stream.Traffic()
-		r.Kind, r.Sent, r.Received = kinds.Name(c.as.Kind), t.Sent, t.Received
+		r.Kind = kinds.Name(c.as.Kind)
 		if c.as.Kind == registered.AnyKind {
 			r.Kind = kinds.Name(c.method.Kind)
 		}
-		r.BytesIn += t.ReceivedBytes
-		r.BytesOut += t.SentBytes
 	}
 	if c.err != nil {
 		failureOf(c.err).Call(r)
@@ -513,7 +461,7 @@ func (c *serverCall) report(took time.Duration) {
 	if call.rare != nil {
 		call.rare.Notes(r, began)
 	}
-	kept.Keep(kind, r)
+	kept.Keep(r)
 }
 
 // Samples returns records of recent calls of the client that failed, that were slow, or that had
@@ -532,3 +480,189 @@ func (s *Server) Samples(q *introspect.SamplesQuery) *introspect.Samples {
 
 // samplerKey is the context key of the sampler of a handler's server.
 type samplerKey struct{}
+
+// An Observer watches calls without changing them. Unlike with a Middleware, an asynchronous call
+// with an Observer needs no goroutine of its own. Each function may be nil. Several goroutines may
+// call the functions at the same time. The functions must return soon.
+type Observer struct {
+	// Start runs before the call is sent or its handler is called. The context that Start returns
+	// becomes the context of the call.
+	Start func(ctx context.Context, call *Call) context.Context
+	// Attempt runs when an attempt of the call has ended, on the side that sends it. The record is
+	// valid until Attempt returns. One-way attempts end when they are sent.
+	Attempt func(ctx context.Context, call *Call, attempt *introspect.Attempt)
+	// Message runs when a message of a stream was sent or received, on both sides. Bytes is its
+	// size when encoded, before compression.
+	Message func(ctx context.Context, call *Call, sent bool, bytes int)
+	// End runs when the call has ended: on the client before the caller gets the result, on the
+	// server after the connection has taken the reply.
+	End func(ctx context.Context, call *Call, err error)
+	// Notable runs after End for calls that failed, and for calls whose Trace is sampled, on both
+	// sides. All other calls cost nothing for an Observer that has only Notable. Call.Took is then
+	// the time since the server began to execute the call, or since the client made it. It is 0 for
+	// a call that could not be sent or that the server has not timed.
+	Notable func(ctx context.Context, call *Call, err error)
+}
+
+// Took returns how long the call has taken so far, for its observers. This is the time from just
+// before the first observer starts until the call has ended, so all observers see the same
+// duration. It is zero for a call without observers.
+func (c *Call) Took() time.Duration {
+	if c.watch == watching {
+		return clock() - c.began
+	}
+	return c.took
+}
+
+// startAll runs the Start functions of the observers. It is not inlined, so that its stack frame is
+// gone while the call runs: see Decode of package body.
+//
+//go:noinline
+func startAll(ctx context.Context, observers []Observer, call *Call) context.Context {
+	if len(observers) == 0 {
+		return ctx
+	}
+	call.watch = watching
+	call.made()
+	for i := range observers {
+		if start := observers[i].Start; start != nil {
+			ctx = start(ctx, call) //nolint:fatcontext // each observer adds to it
+		}
+	}
+	return ctx
+}
+
+// endAll runs the End functions of the observers, in reverse order.
+//
+//go:noinline
+func endAll(ctx context.Context, g *guard.Guard, observers []Observer, call *Call, err error) {
+	if len(observers) == 0 {
+		return
+	}
+	call.stopWatch()
+	for _, o := range slices.Backward(observers) {
+		if o.End != nil {
+			o.end(ctx, g, call, err)
+		}
+	}
+}
+
+// end calls End. If End panics, the other observers still run.
+func (o *Observer) end(ctx context.Context, g *guard.Guard, call *Call, err error) {
+	defer g.Rescue("an Observer's End")
+	o.End(ctx, call, err)
+}
+
+// stopWatch stores the duration of an observed call.
+func (c *Call) stopWatch() {
+	if c.watch == watching {
+		c.took, c.watch = c.Took(), watched
+	}
+}
+
+// watchers is the observers of one kind of calls, by their functions.
+type watchers struct {
+	calls    []Observer // those with a function for all calls
+	attempts []Observer // those with Attempt
+	messages []Observer // those with Message
+	notable  []Observer // those with Notable
+}
+
+func watchersOf(observers []Observer) watchers {
+	with := func(wanted func(o *Observer) bool) []Observer {
+		return slices.DeleteFunc(slices.Clone(observers), func(o Observer) bool { return !wanted(&o) })
+	}
+	return watchers{
+		calls:    with(func(o *Observer) bool { return o.Start != nil || o.Attempt != nil || o.Message != nil || o.End != nil }),
+		attempts: with(func(o *Observer) bool { return o.Attempt != nil }),
+		messages: with(func(o *Observer) bool { return o.Message != nil }),
+		notable:  with(func(o *Observer) bool { return o.Notable != nil }),
+	}
+}
+
+// wants reports whether Notable must run for a call that has ended with err.
+func (w *watchers) wants(call *Call, err error) bool {
+	return len(w.notable) > 0 && (err != nil || call.Trace != "" && samples.Sampled(call.Trace))
+}
+
+// tellNotable runs the Notable functions for a call that has ended.
+func (w *watchers) tellNotable(ctx context.Context, g *guard.Guard, call *Call, err error) {
+	for i := range w.notable {
+		func() {
+			defer g.Rescue("an Observer's Notable")
+			w.notable[i].Notable(ctx, call, err)
+		}()
+	}
+}
+
+// tellNotable runs the Notable functions for a call that the server has executed. Took is the time
+// since execution began, or mux.Untimed.
+func (c *serverCall) tellNotable(took time.Duration) {
+	call := &c.call
+	if call.watch != watched {
+		if took == mux.Untimed {
+			took = 0
+			if call.began != 0 {
+				took = clock() - call.began
+			}
+		}
+		call.took = took
+	}
+	c.server.watchers.tellNotable(c.ctx, c.server.guard, call, c.err)
+	if call.watch != watched {
+		call.took = 0 // the memory may be used for another call
+	}
+}
+
+// endWatched runs the End and Notable functions for a call that this side has made, and counts the
+// call.
+//
+//go:noinline
+func (q *requester) endWatched(ctx context.Context, w *watchers, o *outgoing, call *Call, err error) {
+	endAll(ctx, q.guard, w.calls, call, err)
+	q.count(o, call, err)
+	if w.wants(call, err) {
+		call.took = q.tookFor(o, call, err)
+		w.tellNotable(ctx, q.guard, call, err)
+	}
+}
+
+// A messageWatch runs the Message functions of observers for one stream.
+type messageWatch struct {
+	observers []Observer
+	guard     *guard.Guard
+	call      *Call
+}
+
+// Message runs them for a message.
+func (w *messageWatch) Message(ctx context.Context, sent bool, bytes int) {
+	for i := range w.observers {
+		func() {
+			defer w.guard.Rescue("an Observer's Message")
+			w.observers[i].Message(ctx, w.call, sent, bytes)
+		}()
+	}
+}
+
+// ending returns the event for a connection that ended with err.
+func ending(addr string, err error) introspect.ConnEvent {
+	kind, why := reason.OfEnd(err)
+	return introspect.ConnEvent{Kind: kind, Addr: addr, Err: why}
+}
+
+// event passes a connection event to the OnConn hook. If the event suggests that instances have
+// moved, it also asks the resolver to refresh.
+func (c *Client) event(e introspect.ConnEvent) {
+	if c.refresh != nil && e.Kind != introspect.Connected && e.Kind != introspect.Closed {
+		_ = c.guard.Apart("the resolver's Refresh", nil, func() error { // a failure is in the log
+			c.refresh()
+			return nil
+		})
+	}
+	if c.opts.OnConn != nil {
+		_ = c.hooks.Run(c.guard, "the OnConn hook", func() error {
+			c.opts.OnConn(e)
+			return nil
+		})
+	}
+}

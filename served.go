@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"time"
 
 	"github.com/yodel-rpc/yodel/compress"
 	"github.com/yodel-rpc/yodel/internal/admission"
@@ -18,10 +17,10 @@ import (
 	"github.com/yodel-rpc/yodel/internal/foreign"
 	"github.com/yodel-rpc/yodel/internal/kinds"
 	"github.com/yodel-rpc/yodel/internal/mux"
-	"github.com/yodel-rpc/yodel/internal/opencalls"
 	"github.com/yodel-rpc/yodel/internal/record"
 	"github.com/yodel-rpc/yodel/internal/registered"
 	"github.com/yodel-rpc/yodel/internal/reuse"
+	"github.com/yodel-rpc/yodel/internal/session"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -86,18 +85,12 @@ type foreignCall struct {
 	waiting  *foreignContext             // ends with its caller; handling is another one for a one-way call that runs
 	first    foreignContext              // of the first call in this memory
 	contexts reuse.Group[foreignContext] // for later calls: see Free
-	owned    bool
-	replied  chan struct{}            // closed when the late reply has come; nil if no late reply is expected
-	open     opencalls.Entry          // Running says that Run has begun
-	inline   interface{ More() bool } // set while Go runs the call where it was read
-	admitted bool
-	early    bool // it is one of method.First
-	ended    bool
-	messages *foreign.Stream // of v.Stream
-	bytes    int             // admitted bytes of the request, of the expected reply and their cost
-	sent     int             // bytes of the reply
-	room     []byte          // where AppendReply encodes the reply
-	hidden   string          // where the text of the error is that the caller does not see; empty if it sees it
+	replied  chan struct{}               // closed when the late reply has come; nil if no late reply is expected
+	open     session.Call                // Running says that Run has begun
+	inline   interface{ More() bool }    // set while Go runs the call where it was read
+	sent     int                         // bytes of the reply
+	room     []byte                      // where AppendReply encodes the reply
+	hidden   string                      // where the text of the error is that the caller does not see; empty if it sees it
 }
 
 // A foreignContext is the context of a handler.
@@ -121,13 +114,15 @@ func (x *foreignContext) Cancel() { x.Context.Cancel(mux.ErrCallerGone) }
 // compressor, which may be nil. If the server has no method "shop.Cart.Add", Begin takes
 // "shop.Cart/Add", and the other way round. Begin never returns nil: a call that cannot succeed
 // fails in Run.
+//
+//nolint:contextcheck,nolintlint // the context is that of the session
 func (ses *Session) Begin(method string, codec Codec, compressor compress.Compressor) *Served {
 	v, again := ses.server.freed.Get().(*Served)
 	if !again {
 		v = new(Served)
 	}
 	in := &v.in
-	if in.waiting, in.ended = &in.first, false; again {
+	if in.waiting = &in.first; again {
 		in.waiting = in.contexts.Next()
 	}
 	in.session, in.server, in.peer, in.protocol, in.served = ses, ses.server, ses.Peer, in, v
@@ -135,9 +130,8 @@ func (ses *Session) Begin(method string, codec Codec, compressor compress.Compre
 	in.method = in.as.Find()
 	in.call.Method, in.call.in, in.call.Codec, in.call.Compressor = in.as.Name, &in.serverCall, codec, compressor
 	in.times.Arrived = clock()
-	in.handle(ses.ctx, in.waiting)
-	in.open.Method = in.as.Name
-	ses.conn.Begin(&in.open)
+	in.handle(ses.conn.Context(), in.waiting)
+	ses.conn.Begin(&in.open, in.as.Name)
 	return v
 }
 
@@ -199,94 +193,32 @@ func (v *Served) Types() (in, out []reflect.Type) {
 //nolint:contextcheck,nolintlint // the context is that of the call
 func (v *Served) Admit(n int, wait bool) *Error {
 	in := &v.in
-	ses, s := in.session, in.server
-	switch {
-	case in.admitted:
-		return v.misused("admitted the call twice")
-	case in.ended:
-		return v.misused("ended the call before it admitted it")
-	case n < 0:
-		return v.misused("admitted a request of negative size")
+	if how := in.open.Admittable(n); how != "" {
+		return v.misused(how)
 	}
-	if err := ses.greet(); err != nil {
+	if err := in.session.conn.Greet(); err != nil {
 		return v.fail(asError(err))
 	}
-	if l := &s.limits; n > l.MaxMessage {
-		return v.fail(refusal("YDL2201", "%s: the request has %d bytes, the server's limit is %d", in.call.Method, n, l.MaxMessage))
-	}
+	var replies *admission.Replies
 	if m := in.method; m != nil && m.Kind == wire.Unary && !in.call.OneWay {
-		in.early = wait && m.First.Begin(in.handling)
-		n += m.Replies.Expected()
+		replies = &m.Replies
 	}
-	where := admission.Enter(in.handling, &ses.room, &s.foreign, n, false)
-	if where != "" && wait {
-		where = v.enterLater(n)
-	}
-	if early := v.early(); early != nil && where != "" {
-		return v.fail(early)
-	} else if where != "" {
-		return v.fail(refusal("YDL3002", "%s: too many requests are open on this %s", in.call.Method, where))
-	}
-	v.release()
-	in.bytes = n + requestCost
-	if !ses.conn.Take(in.bytes) {
-		admission.Leave(&ses.room, &s.foreign, n)
-		return v.fail(refusal("YDL3007", "%s: the server has no memory left for what its peers make it hold", in.call.Method))
-	}
-	in.admitted = true
-	return nil
-}
-
-// release releases what v.Reserved counts.
-func (v *Served) release() {
-	if v.Reserved != 0 {
-		v.in.session.Release(v.Reserved)
-		v.Reserved = 0
-	}
-}
-
-// requestCost is how many bytes a call counts beside its request: its state and its stack.
-const requestCost = 7 << 10
-
-// enterLater waits until there is room, the call is canceled, or its deadline passes.
-//
-//nolint:contextcheck,nolintlint // the context is that of the call
-func (v *Served) enterLater(n int) (where string) {
-	in := &v.in
-	defer in.session.conn.ReadAhead(!in.call.OneWay)()
-	ctx := context.Context(in.handling)
-	if at := in.call.Deadline; !at.IsZero() {
-		limited, cancel := context.WithDeadline(ctx, at)
-		defer cancel()
-		ctx = limited
-	}
-	return admission.Enter(ctx, &in.session.room, &in.server.foreign, n, true)
-}
-
-// early returns why the call can no longer begin, or nil.
-func (v *Served) early() *Error {
-	in := &v.in
-	if v.Refusal != nil { // a connection that fails ends the context too, and the refusal has the reason
-		return nil //nolint:nilerr // as above
-	}
-	at, ended := in.call.Deadline, in.handling.Err()
-	if ended == nil && !in.call.OneWay {
-		ended = in.session.ctx.Err() // a context that ends is done a moment before those made from it
-	}
-	switch {
-	case errors.Is(ended, context.DeadlineExceeded), ended == nil && !at.IsZero() && time.Until(at) <= 0:
-		return refusal("YDL1005", "%s: the deadline passed before the server could begin", in.call.Method)
-	case ended != nil:
-		return refusal("YDL1006", "%s: the caller canceled it before the server could begin", in.call.Method)
+	if f := in.open.Admit(in.handling, v.terms(), n, wait, replies, &v.Reserved); f != nil {
+		return v.fail(faultError(f))
 	}
 	return nil
+}
+
+// terms returns what the Protocol has said about the call.
+func (v *Served) terms() session.Terms {
+	return session.Terms{Deadline: v.in.call.Deadline, OneWay: v.in.call.OneWay, Refused: v.Refusal != nil}
 }
 
 // misused returns the error of a Protocol that has used v in a wrong way. If the call has not run,
 // that error becomes its outcome.
 func (v *Served) misused(how string) *Error {
 	e := Errorf(Internal, "%s: the code of the protocol %s", v.in.call.Method, how)
-	if v.in.open.Running.Load() || v.in.admitted {
+	if v.in.open.Admitted() {
 		return e
 	}
 	return v.fail(e)
@@ -313,28 +245,23 @@ func (v *Served) Run() *Error {
 	if b := in.as; (of.positional != b.Positional || of.caller != b.caller) && b.Wrong != registered.WrongName && !in.open.Running.Load() {
 		in.as = in.session.bind(b.asked, b.format.Codec, b.format.Pack.Compressor, &of)
 	}
-	switch {
-	case in.err != nil && !in.open.Running.Load(): // Admit or Fail has set the error
+	if in.err != nil && !in.open.Running.Load() { // Admit or Fail has set the error
 		return v.Outcome()
-	case !in.admitted:
-		return v.misused("ran the call without admitting it")
-	case in.ended:
-		return v.misused("ran the call after it ended it")
-	case in.open.Running.Swap(true):
-		return v.misused("ran the call twice")
 	}
-	in.body, in.compressed, in.owned, in.plain = v.Body, v.Compressed, v.Owned, v.Plain
+	if how := in.open.Start(); how != "" {
+		return v.misused(how)
+	}
+	in.body, in.compressed, in.plain = v.Body, v.Compressed, v.Plain
 	in.times.Taken = clock()
 	in.call.began = in.times.Taken
 	if in.method != nil && in.method.Kind != wire.Unary && v.Stream != nil {
-		in.messages = &foreign.Stream{Messages: v.Stream, Memory: in, Most: in.server.limits.MaxMessage}
-		in.stream = in.messages
+		in.stream = &foreign.Stream{Messages: v.Stream, Memory: &in.open, Most: in.server.limits.MaxMessage}
 	}
 	if in.method != nil {
 		in.method.Stats.Begin()
 	}
 	if in.call.OneWay {
-		in.handle(in.session.life, new(foreignContext))
+		in.handle(in.session.conn.OneWay(), new(foreignContext))
 	}
 	if at := in.call.Deadline; !at.IsZero() {
 		in.handling.Limit(at)
@@ -346,7 +273,7 @@ func (v *Served) Run() *Error {
 		}
 		in.handling.Return()
 	}()
-	in.run(in.handling, v.early())
+	in.run(in.handling, faultError(in.open.Late(in.handling, v.terms())))
 	returned = true
 	if in.late != nil && in.err == nil {
 		<-in.replied // this goroutine belongs to the Protocol
@@ -424,20 +351,25 @@ func (in *foreignCall) hide(told *Error) {
 // noteHidden logs, once, the error that the caller does not see, and returns where its text is.
 func (in *foreignCall) noteHidden(err error) (where string) {
 	if in.hidden == "" && !in.deserted() {
-		in.hidden = in.server.noteHidden(in.call.Method, err)
+		in.hidden = in.server.peerLines.LogHidden(in.call.Method, err)
 	}
 	return cmp.Or(in.hidden, "its caller has left")
+}
+
+// unanswered returns why there is no reply, or nil.
+func (v *Served) unanswered() *Error {
+	if v.in.times.Taken == 0 {
+		return v.misused("asked for the reply of a call that it has not run")
+	}
+	return v.Outcome()
 }
 
 // AppendReply appends the encoded reply of a successful call to dst, in the call's codec.
 // Compressed reports whether the reply is compressed.
 func (v *Served) AppendReply(dst []byte) (reply []byte, compressed bool, err *Error) {
 	in := &v.in
-	if in.times.Taken == 0 {
-		return dst, false, v.misused("asked for the reply of a call that it has not run")
-	}
-	if in.err != nil {
-		return dst, false, v.Outcome()
+	if e := v.unanswered(); e != nil {
+		return dst, false, e
 	}
 	returned := false
 	defer func() {
@@ -458,8 +390,7 @@ func (v *Served) AppendReply(dst []byte) (reply []byte, compressed bool, err *Er
 	}
 	in.sent = len(body)
 	if in.method != nil {
-		in.method.Replies.Add(len(body))
-		in.method.First.Known()
+		in.method.Replies.Learn(len(body))
 	}
 	if n := len(dst); n < cap(dst) && len(body) > 0 && &body[0] == &dst[:n+1][n] { // it was encoded there
 		return dst[:n+len(body)], compressed, nil
@@ -471,11 +402,8 @@ func (v *Served) AppendReply(dst []byte) (reply []byte, compressed bool, err *Er
 // Codec. A reply that is already encoded, for example by a cache, is decoded first.
 func (v *Served) Reply() (any, *Error) {
 	in := &v.in
-	if in.times.Taken == 0 {
-		return nil, v.misused("asked for the reply of a call that it has not run")
-	}
-	if in.err != nil {
-		return nil, v.Outcome()
+	if e := v.unanswered(); e != nil {
+		return nil, e
 	}
 	e, ok := in.call.Reply.(*Encoded)
 	if !ok {
@@ -528,31 +456,11 @@ func (v *Served) Canceler() interface{ Cancel() } { return v.in.waiting }
 // afterwards, except for another End, which does nothing.
 func (v *Served) End() {
 	in := &v.in
-	if in.ended {
+	if !in.open.Stop(in.times.Taken != 0) {
 		return
 	}
-	in.ended = true
 	in.waiting.Return()
-	if in.early {
-		if in.times.Taken != 0 {
-			in.method.First.Known()
-		}
-		in.method.First.End()
-	}
-	defer func() { // also if an observer ends the goroutine
-		held := 0
-		if in.admitted {
-			held = in.bytes
-		}
-		if in.messages != nil {
-			held += in.messages.Taken()
-		}
-		in.session.conn.End(&in.open, held)
-		v.release()
-		if in.admitted {
-			admission.Leave(&in.session.room, &in.server.foreign, in.bytes-requestCost)
-		}
-	}()
+	defer in.open.End(&v.Reserved) // also if an observer ends the goroutine
 	if in.times.Taken != 0 {
 		in.done(CodeOf(in.err), clock()-in.times.Taken, false)
 	}
@@ -572,19 +480,18 @@ func (v *Served) Free() {
 	v.Body, v.Compressed, v.Several, v.Owned, v.Plain, v.Caller = nil, false, false, false, false, ""
 	v.Stream, v.Refusal, v.Transform, v.Declared = nil, nil, nil, nil
 	in.call, in.method, in.session, in.peer, in.as, in.ctx = Call{}, nil, nil, nil, nil, nil
-	in.body, in.view, in.compressed, in.plain, in.owned = nil, nil, false, false, false
-	in.executed, in.notProcessed, in.early, in.admitted = false, false, false, false
-	in.times, in.keySent, in.bytes, in.sent, in.room = record.Served{}, 0, 0, 0, nil
-	in.inline = nil
-	in.open.Running.Store(false)
+	in.body, in.view, in.compressed, in.plain = nil, nil, false, false
+	in.executed, in.notProcessed = false, false
+	in.times, in.keySent, in.sent, in.room, in.inline = record.Served{}, 0, 0, nil, nil
+	in.open.Free()
 	in.server.freed.Put(v)
 }
 
 // The methods of protocolCall.
 
-func (in *foreignCall) Keep() bool                  { return in.owned }
-func (in *foreignCall) Take(n int) bool             { return in.session.conn.Take(n) }
-func (in *foreignCall) Give(n int)                  { in.session.conn.Give(n) }
+func (in *foreignCall) Keep() bool                  { return in.served.Owned }
+func (in *foreignCall) Take(n int) bool             { return in.open.Take(n) }
+func (in *foreignCall) Give(n int)                  { in.open.Give(n) }
 func (in *foreignCall) Draining() <-chan struct{}   { return in.session.Draining() }
 func (in *foreignCall) Cause() error                { return context.Cause(in.handling) }
 func (in *foreignCall) Fresh() bool                 { return false }

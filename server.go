@@ -3,11 +3,12 @@
 package yodel
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,9 +19,10 @@ import (
 	"github.com/yodel-rpc/yodel/internal/admission"
 	"github.com/yodel-rpc/yodel/internal/announcer"
 	"github.com/yodel-rpc/yodel/internal/body"
+	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/diagnose"
-	"github.com/yodel-rpc/yodel/internal/firstbytes"
 	"github.com/yodel-rpc/yodel/internal/guard"
+	"github.com/yodel-rpc/yodel/internal/identity"
 	"github.com/yodel-rpc/yodel/internal/inline"
 	"github.com/yodel-rpc/yodel/internal/keyscope"
 	"github.com/yodel-rpc/yodel/internal/load"
@@ -30,6 +32,7 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/opencalls"
 	"github.com/yodel-rpc/yodel/internal/readiness"
+	"github.com/yodel-rpc/yodel/internal/reason"
 	"github.com/yodel-rpc/yodel/internal/record"
 	"github.com/yodel-rpc/yodel/internal/registered"
 	"github.com/yodel-rpc/yodel/internal/reuse"
@@ -38,6 +41,7 @@ import (
 	"github.com/yodel-rpc/yodel/internal/serve"
 	"github.com/yodel-rpc/yodel/internal/session"
 	"github.com/yodel-rpc/yodel/internal/shares"
+	"github.com/yodel-rpc/yodel/internal/stats"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/introspect"
@@ -45,9 +49,9 @@ import (
 
 // ServerOptions configures a Server. The zero value works.
 type ServerOptions struct {
-	// Codecs are the codecs that the server understands in addition to JSON and Raw. The server
-	// answers in the codec of the request. A codec with the name of JSON or Raw replaces it.
-	// NewServer panics if two elements have the same name.
+	// Codecs are the codecs that the server understands in addition to JSON and raw.Codec. The
+	// server answers in the codec of the request. A codec with the name of one of these two
+	// replaces it. NewServer panics if two elements have the same name.
 	Codecs []Codec
 	// Codec encodes the messages of calls that the server makes to its peers, if they have no codec
 	// of their own. Default JSON.
@@ -212,21 +216,20 @@ type Server struct {
 	busy        load.Server
 	ready       *readiness.Probe            // nil without ServerOptions.Ready
 	live        *diagnose.Measured[*Client] // nil without Diagnostics
-	measuring   heritage                    // with live, inherited by the calls of handlers whose own call passes on nothing else
+	measuring   handlerState                // with live, inherited by the calls of handlers whose own call passes on nothing else
 	peerLines   loglimit.Lines
-	hidden      atomic.Uint64 // counts the errors that callers do not see
-	leftOut     atomic.Uint64 // counts the metadata that callers do not get
-	scratch     reuse.Pool    // for replies of other protocols, and for compression and decompression
-	freed       sync.Pool     // has *Served: see Free
+	scratch     reuse.Pool // for replies of other protocols, and for compression and decompression
+	freed       sync.Pool  // has *Served: see Free
 	bodies      body.Side
 	calls       requester // for calls to peers
 
 	conns     *serve.Conns[connection]
 	local     func() *Session // runs the calls of Do
 	methods   registered.Methods
+	functions registered.Functions[Values, Codec] // adds to methods
 	schemas   schema.Book
 	rules     []func() introspect.Rules // of the registrars that have any
-	announced announcer.Group[discovery.Instance]
+	announced announcer.Group
 	samples   *samples.Sampler // records of calls that it executes, and that it and its handlers make
 
 	lent serve.Lent[*serverConn, *mux.Pool] // to clients that have the server in their options; also its own pool
@@ -276,32 +279,32 @@ func (s *Server) serve(nc net.Conn, refused error) {
 		_ = conn.Close() // there is nothing more to say
 		s.event(introspect.ConnEvent{Kind: introspect.Refused, Addr: addr, Err: err})
 		if !errors.Is(err, ErrServerClosed) { // a connection that comes after Shutdown is not logged
-			s.peerLines.Warn(loglimit.Refused, func() []any { return []any{"peer", addr, "err", err} })
+			s.peerLines.LogRefused(addr, err)
 		}
 	}
-	if refused != nil {
-		refuse(refused)
-		return
+	err := refused
+	if err == nil {
+		if err = s.accepts(nc); err != nil {
+			s.conns.Leave()
+		}
 	}
-	if err := s.accepts(nc); err != nil {
-		s.conns.Leave()
+	if err != nil {
 		refuse(err)
 		return
 	}
 	s.event(introspect.ConnEvent{Kind: introspect.Accepted, Addr: addr})
 	if len(s.opts.Protocols) == 0 {
-		if err := s.serveNative(nc, nil, peer, nil); err != nil {
-			refuse(err)
+		err = s.serveNative(nc, nil, peer, nil)
+	} else {
+		ses := newSession(s, conn, peer)
+		if _, err = s.conns.Enter(ses, nil); err == nil {
+			s.conns.Silent(ses)
+			go s.serveSession(ses, refuse)
 		}
-		return
 	}
-	ses := newSession(s, conn, peer)
-	if _, err := s.conns.Enter(ses, nil); err != nil {
+	if err != nil {
 		refuse(err)
-		return
 	}
-	s.conns.Silent(ses)
-	go s.serveSession(ses, refuse)
 }
 
 // accepts asks the Accept filter about an admitted connection.
@@ -347,7 +350,7 @@ func (ses *Session) recognize(refuse func(error), native *bool) (p Protocol, nam
 	switch {
 	case err != nil:
 		s.event(introspect.ConnEvent{Kind: introspect.ReadFailed, Addr: ses.Peer.Addr.String(), Err: err})
-	case ses.ctx.Err() != nil: // Shutdown has cut it off
+	case ses.conn.Context().Err() != nil: // Shutdown has cut it off
 		s.event(introspect.ConnEvent{Kind: introspect.Closed, Addr: ses.Peer.Addr.String()})
 	case p != nil && !ses.Reserve(session.BufferSize):
 		refuse(failure("YDL3007", "the server has no memory left for a connection"))
@@ -388,6 +391,11 @@ func (sc *serverConn) drain(time.Time) { sc.mux.Drain() }
 // abort implements connection.
 func (sc *serverConn) abort() { sc.mux.Abort() }
 
+// Refuse and CancelRequests are what serve.Lent needs of a connection of a client.
+func (sc *serverConn) Refuse() <-chan struct{} { return sc.peer.link.Refuse() }
+
+func (sc *serverConn) CancelRequests() { sc.peer.link.CancelRequests() }
+
 // visible implements connection.
 func (sc *serverConn) visible() *Peer {
 	if !sc.known.Load() {
@@ -409,17 +417,12 @@ func (s *Server) event(e introspect.ConnEvent) {
 // hello handles the settings of a peer, which complete the handshake.
 func (sc *serverConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 	s, peer := sc.server, sc.peer
-	md, err := s.limits.metadata().Parse(l.Metadata)
-	if what := metadata.Excess(err); what != "" {
-		return &mux.Refusal{Code: uint16(ResourceExhausted), ID: "YDL2203", Message: "the connection's metadata " + what + " on the server"}
-	} else if err != nil {
-		return &mux.Refusal{Code: uint16(InvalidArgument), Message: "broken connection metadata"}
+	md, refused := s.limits.metadata().Accept(l.Metadata, conn)
+	if refused != nil {
+		return &mux.Refusal{Code: cmp.Or(catalogue.Of(refused.ID).Code, catalogue.InvalidArgument), ID: refused.ID, Message: refused.Text}
 	}
-	if len(md) > 0 && !conn.Keep(s.limits.metadata().Cost(l.Metadata)) {
-		return &mux.Refusal{Code: uint16(ResourceExhausted), ID: "YDL3007", Message: "the server has no memory left for the connection's metadata"}
-	}
-	peer.Metadata, peer.Agent, peer.Name, peer.link = md, agentOf(l), text.Clip(string(l.Caller), wire.MaxCaller), conn
-	if err = s.connect(peer); err != nil {
+	peer.Metadata, peer.Agent, peer.Name, peer.link = md, identity.Agent(l, agent), text.Clip(string(l.Caller), wire.MaxCaller), conn
+	if err := s.connect(peer); err != nil {
 		e := asError(err)
 		sc.refused.Store(true)
 		if !sc.dialled {
@@ -436,15 +439,6 @@ func (sc *serverConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 	return nil
 }
 
-// agentOf returns the agent that a peer names. If the peer runs the same version, as most do, it
-// returns the constant, which saves a string.
-func agentOf(l *wire.Limits) string {
-	if string(l.Agent) == agent {
-		return agent
-	}
-	return text.Clip(string(l.Agent), wire.MaxName) // it is kept until the connection ends
-}
-
 // unlink removes the connection of a client when it has ended.
 func (sc *serverConn) unlink() { sc.server.lent.Remove(sc, &sc.over) }
 
@@ -452,17 +446,13 @@ func (sc *serverConn) unlink() { sc.server.lent.Remove(sc, &sc.over) }
 func (sc *serverConn) ended(_ *mux.Conn, err error) {
 	s := sc.server
 	addr := sc.peer.Addr.String()
-	if preface, ok := errors.AsType[*mux.PrefaceError](err); ok {
-		s.peerLines.Warn(loglimit.Foreign, func() []any { return []any{"peer", addr, "sent", firstbytes.Describe(preface.Got), "id", "YDL1101"} })
-	} else if breach, ok := errors.AsType[*mux.ProtocolError](err); ok {
-		s.peerLines.Warn(loglimit.Breach, func() []any { return []any{"peer", addr, "what", breach.What, "id", "YDL1106"} })
-	} else if errors.Is(err, mux.ErrHandshake) {
-		s.peerLines.Warn(loglimit.Silent, func() []any { return []any{"peer", addr, "id", "YDL1102"} })
-	} else if said, ok := errors.AsType[*Error](err); ok { // an Error of the transport
-		s.peerLines.Warn(loglimit.Transport, func() []any {
-			return []any{"peer", addr, "reason", strings.TrimPrefix(said.Message, addr+": "), "id", said.ID}
-		})
-	}
+	s.peerLines.LogEnded(addr, err, func(err error) (message, id string, ok bool) {
+		e, ok := errors.AsType[*Error](err)
+		if !ok {
+			return "", "", false
+		}
+		return e.Message, e.ID, true
+	})
 	if !sc.refused.Load() {
 		s.event(ending(addr, err))
 	}
@@ -487,22 +477,9 @@ func asError(err error) *Error {
 	return e
 }
 
-// noteHidden logs an error that a caller does not see, and returns where its text is.
-func (s *Server) noteHidden(method string, err error) (where string) {
-	n := s.hidden.Add(1)
-	if !s.peerLines.Warn(loglimit.Hidden, func() []any { return []any{"hiddenError", n, "method", method, "err", err} }) {
-		return "the server's log, which was full, has only some errors of these seconds"
-	}
-	return fmt.Sprintf("see hidden error %d in the server's log", n)
-}
-
-// leftOut counts and logs a pair of the reply's metadata that the caller does not get. The line
-// lacks the value, which may be secret.
+// leftOut counts and logs a pair of the reply's metadata that the caller does not get.
 func (c *serverCall) leftOut(key, why string) {
-	c.server.leftOut.Add(1)
-	c.server.peerLines.Warn(loglimit.LeftOut, func() []any {
-		return []any{"method", c.call.Method, "key", shorten(key, record.MaxName), "reason", why}
-	})
+	c.server.peerLines.LogLeftOut(c.call.Method, shorten(key, record.MaxName), why)
 }
 
 // panicked logs a handler's panic and returns the error for the caller, which contains no details
@@ -514,3 +491,234 @@ func (s *Server) panicked(ctx context.Context, method string, value any) *Error 
 
 // A method is a function that a server executes under one or more names.
 type method = registered.Method
+
+// Addr returns the address at which the server listens, or nil before it listens. With several
+// listeners it is the address of the first one. For a listen address such as "127.0.0.1:0", Addr
+// has the port that the system chose. If ListenAndServe was started on another goroutine, Addr may
+// still return nil. A program that needs the address at once should call net.Listen, or Listen of a
+// Transport, and then Serve.
+func (s *Server) Addr() net.Addr { return s.conns.Addr() }
+
+// Ready returns nil if the server should get calls: it has not begun to drain, and
+// ServerOptions.Ready has returned nil. The answer is at most some seconds old. Ready may wait 2 s
+// for the first one. All health checks report it: yodel.Health, and those of package protocol/http.
+func (s *Server) Ready() error {
+	if s.conns.Stopping() {
+		return ErrServerClosed
+	}
+	return s.ready.Ready()
+}
+
+// newProbe returns the probe that calls ServerOptions.Ready, or nil without Ready.
+func newProbe(s *Server) *readiness.Probe {
+	if s.opts.Ready == nil {
+		return nil
+	}
+	return readiness.New(func(ctx context.Context) error {
+		return s.guard.Apart("ServerOptions.Ready", nil, func() error { return s.opts.Ready(ctx) })
+	}, s.opts.Logger, s.announced.Again, s.conns.Stopped())
+}
+
+// Shutdown shuts the server down gracefully. It withdraws the server from its registries and
+// refuses new calls in a way that sends clients to other instances. It then waits for the accepted
+// calls, and closes all connections. It returns nil when every accepted call has ended. If ctx ends
+// first, it cuts off the remaining calls and returns an error that names them (YDL4006) and wraps
+// the cause of ctx.
+//
+// Shutdown always returns when ctx ends. Withdrawing takes at most a quarter of the time that ctx
+// allows, and at most 3 s. After that the server drains, even if a registry has not answered yet.
+//
+// A handler must not call Shutdown on its own goroutine, because Shutdown waits for that handler.
+//
+// If a client has the server in its options, the connections belong to the client. They remain open
+// but serve no calls, and the client's own calls continue.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.hooks.Release()
+	began := time.Now()
+	serving := s.conns.Listening() || len(s.lent.Conns()) > 0
+	first, withdrawn := s.announced.Withdraw(ctx)
+	first = first && serving
+	end, _ := ctx.Deadline()
+	stopped := s.conns.Stop(end)
+	d := s.lent.Drain(s.conns.Empty())
+	if first {
+		s.opts.Logger.Info("yodel: draining", opencalls.Draining(ctx, s.openCalls())...)
+		s.Note(introspect.Event{Kind: "drain", What: "refuses new calls and waits for the others"})
+	}
+	cut, err := "", d.Wait(ctx)
+	if err != nil {
+		open, why := s.openCalls(), err
+		d.CancelRequests()
+		if cut, err = opencalls.CutOff(open, s.conns.CutOff()), nil; cut != "" { // not all has ended in the meantime
+			err = failure("YDL4006", "shutdown after %v (%s) cut off %s", time.Since(began).Round(time.Millisecond), reason.Plain(why), cut).because(why)
+		}
+	}
+	d.End()
+	if stopped {
+		s.pool.Close()
+	}
+	withdrawn()
+	if first {
+		s.peerLines.Flush()
+		s.opts.Logger.Info("yodel: stopped", opencalls.Stopped(time.Since(began), cut)...)
+	}
+	return err
+}
+
+// openCalls returns the calls that the server is executing.
+func (s *Server) openCalls() (open []opencalls.Call) {
+	for _, c := range s.conns.All() {
+		open = append(open, c.executing()...)
+	}
+	for _, sc := range s.lent.Conns() {
+		open = append(open, sc.executing()...)
+	}
+	for _, pool := range s.lent.Pools() {
+		open = append(open, s.openOf(pool.Executing())...)
+	}
+	return open
+}
+
+// ListenAndServe listens at addr and serves until ctx ends. It then shuts the server down within
+// DrainTimeout and returns nil. It returns an error if it could not listen or had to cut off calls.
+//
+// A program that ends on a signal should restore the usual effect of Ctrl-C after the first signal,
+// so that a second Ctrl-C ends the process at once:
+//
+//	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+//	context.AfterFunc(ctx, stop)
+//	err := s.ListenAndServe(ctx, addr)
+func (s *Server) ListenAndServe(ctx context.Context, addr string) error {
+	if err := s.lacksCodec(); err != nil {
+		return err
+	}
+	l, err := s.opts.Transport.Listen(addr)
+	if err != nil {
+		s.event(introspect.ConnEvent{Kind: introspect.ListenFailed, Addr: addr, Err: err})
+		if e, ok := errors.AsType[*Error](err); ok {
+			return e
+		}
+		return failure("YDL4002", "listen at %s: %s", addr, reason.Plain(err)).because(err)
+	}
+	return s.Serve(ctx, l)
+}
+
+// Serve accepts connections from l until ctx ends or Shutdown is called. When ctx ends, it shuts
+// the server down within DrainTimeout, and returns nil or the error of Shutdown. After Shutdown it
+// returns ErrServerClosed. Serve closes l.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	given, err := l, s.lacksCodec()
+	if t, ok := s.opts.Transport.(interface {
+		NewListener(l net.Listener) (net.Listener, error)
+	}); ok && err == nil {
+		l, err = t.NewListener(given)
+	}
+	if err != nil {
+		_ = s.guard.Listener(given).Close() // it was never used
+		return err
+	}
+	raw := l
+	l = s.guard.Listener(raw)
+	if s.opts.Keys != nil {
+		s.opts.Keys.Scope() // Scope may have to ask its store
+	}
+	if err = s.announced.Check(l.Addr()); err == nil || s.conns.Stopping() {
+		err = s.conns.Listen(l)
+	}
+	if err != nil {
+		_ = l.Close() // it was never used
+		return err
+	}
+	s.opts.Logger.Info("yodel: listening", "addr", l.Addr().String(), "transport", serve.Transport(l, raw))
+	s.Note(introspect.Event{Kind: "start", Object: l.Addr().String(), What: "listening"})
+	defer s.live.Follow()()
+	defer s.ready.Follow()()
+	withdraw := s.announced.Announce(l.Addr())
+	failed := make(chan error, 1)
+	go func() {
+		failed <- s.guard.Apart("the listener", nil, func() error { return s.conns.Accept(l, s.serve) })
+	}()
+	select {
+	case err := <-failed:
+		_ = l.Close() // it is closed already, unless Accept panicked
+		withdraw()
+		return err
+	case <-ctx.Done():
+	}
+	s.announced.Leave(context.Cause(ctx))
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.DrainTimeout)
+	defer cancel()
+	err = s.Shutdown(drain)
+	<-failed //nolint:errcheck // it is ErrServerClosed
+	return err
+}
+
+// lacksCodec returns an error if a Protocol can use none of the server's codecs.
+func (s *Server) lacksCodec() error {
+	for _, p := range s.opts.Protocols {
+		needs, ok := p.(interface{ Codecs() []string })
+		if !ok {
+			continue
+		}
+		names := needs.Codecs()
+		if !slices.ContainsFunc(names, func(name string) bool { return s.codecs[name] != nil }) {
+			return failure("YDL2003", "the protocol %s needs the codec %s in ServerOptions.Codecs", p.Name(), strings.Join(names, " or "))
+		}
+	}
+	return nil
+}
+
+// setUpAnnouncing prepares the announcements of the server in its registries.
+func (s *Server) setUpAnnouncing() {
+	a := &s.announced
+	a.Every, a.Log, a.Guard, a.Note = s.opts.AnnounceEvery, s.opts.Logger, s.guard, s.Note
+	a.Ready, a.Started, a.Incarnation = s.ready.Err, s.started, s.config.Incarnation
+	for _, r := range s.opts.Registrars {
+		d := Description{}.Over(r)
+		if d.Rules != nil {
+			s.rules = append(s.rules, d.Rules)
+		}
+		a.In = append(a.In, announcer.In{Registrar: r, Name: d.Name, Overrides: d.Overrides})
+	}
+	a.Services = func() []string { return slices.DeleteFunc(s.Services(), introspect.Infrastructure) }
+	a.Load = func() (calls uint64, inflight int) {
+		s.methods.Each(func(_ []string, m *method) {
+			for code := range stats.Codes {
+				calls += m.Stats.Calls(code)
+			}
+			inflight += int(m.Stats.Inflight())
+		})
+		return calls, max(inflight, 0)
+	}
+	in := s.opts.Instance
+	if len(s.opts.Protocols) > 0 && in.Protocols == nil {
+		in.Protocols = s.speaks()
+	}
+	a.SetUp(in)
+}
+
+// Services returns the names of the services whose methods the server has, sorted, except the
+// built-in service. A method without a service name is a service of its own. Services may be called
+// concurrently. The result belongs to the caller.
+func (s *Server) Services() []string { return s.methods.Services() }
+
+// UpdateInstance changes the record that the server announces in registries, for example its weight
+// or its state. The change is announced at once. UpdateInstance may be called concurrently: changes
+// run one after the other, each on a copy of the current record, so no change is lost. Change may
+// call methods of the server except UpdateInstance, which would wait for itself.
+func (s *Server) UpdateInstance(change func(*discovery.Instance)) {
+	s.announced.Update(change)
+}
+
+// speaks returns the names of the protocols that the server speaks, without those whose Name
+// panics.
+func (s *Server) speaks() []string {
+	names := []string{native}
+	for _, p := range s.opts.Protocols {
+		_ = s.guard.Apart("a Protocol's Name", nil, func() error { // a panic is in the log
+			names = append(names, p.Name())
+			return nil
+		})
+	}
+	return names
+}

@@ -5,16 +5,17 @@ package yodel
 import (
 	"bufio"
 	"context"
+	"errors"
 	"net"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel/compress"
-	"github.com/yodel-rpc/yodel/internal/admission"
+	"github.com/yodel-rpc/yodel/internal/expiry"
+	"github.com/yodel-rpc/yodel/internal/firstbytes"
 	"github.com/yodel-rpc/yodel/internal/iface"
-	"github.com/yodel-rpc/yodel/internal/loglimit"
-	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/isolate"
 	"github.com/yodel-rpc/yodel/internal/opencalls"
 	"github.com/yodel-rpc/yodel/internal/recent"
 	"github.com/yodel-rpc/yodel/internal/registered"
@@ -26,7 +27,7 @@ import (
 )
 
 // This file serves other protocols on the port of a server. It recognizes the protocol by the first
-// bytes of each connection, and passes connections in other protocols to a Protocol.
+// bytes of each connection, and passes it to a Protocol. It also executes calls without one.
 
 // A Session is a server's connection to a client that speaks another protocol than yodel's. The
 // Protocol that serves it owns it. A Protocol with one call at a time reads and answers in a loop:
@@ -42,7 +43,8 @@ import (
 // called concurrently until Serve and the functions that were passed to Go have returned. So may a
 // waiting Admit after AsConn was called, because it does not read ahead then.
 type Session struct {
-	// Conn is the connection. A Protocol writes with Write and reads from Reader.
+	// Conn is the connection, and must not be changed. A Protocol writes with Write and reads from
+	// Reader.
 	Conn net.Conn
 	// Reader reads the connection from its first byte, through a buffer of 32 KiB. When the server
 	// drains, Reader returns io.EOF as soon as no call has been open for 50 ms, or no call is open
@@ -61,47 +63,30 @@ type Session struct {
 
 	server *Server
 	conn   *session.Conn
-	ctx    context.Context //nolint:containedctx // parent of all calls' contexts; ends with the session
-	cancel context.CancelCauseFunc
-	life   context.Context //nolint:containedctx // parent of ctx and of running one-way calls; ends session.OrphanTime later, or when Shutdown stops waiting
-	end    context.CancelCauseFunc
-	calls  sync.WaitGroup
-	room   admission.Room // the limits of this connection
-
-	began   time.Duration // on the clock
-	known   atomic.Bool   // the peer may be seen
-	refused atomic.Bool   // Connect has refused the peer
-	greet   func() error
-
-	bound    recent.Names[boundMethod]
-	mu       sync.Mutex
-	protocol string
+	bound  recent.Names[boundMethod]
 }
 
 // sessionOptions returns the options of the connections of all sessions of s.
 func sessionOptions(s *Server) *session.Options {
 	l := &s.limits
 	return &session.Options{
-		Handshake: l.Handshake, KeepAlive: l.KeepAlive, IdleTimeout: l.IdleTimeout, MaxMemory: l.MaxMemory, Memory: s.memory, HungUp: socket.HungUp, Guard: s.guard, Watch: s.watch,
+		Handshake: l.Handshake, KeepAlive: l.KeepAlive, IdleTimeout: l.IdleTimeout, MaxMemory: l.MaxMemory, Memory: s.memory,
+		MaxMessage: l.MaxMessage, MaxOpen: l.MaxOpen, Room: &s.foreign, HungUp: socket.HungUp, Guard: s.guard, Watch: s.watch,
 	}
 }
 
 // newSession returns the state of a connection until its protocol is known.
 func newSession(s *Server, nc net.Conn, peer *Peer) *Session {
-	ses := &Session{Conn: nc, Peer: peer, server: s, HideErrors: s.opts.HideErrors, began: clock()}
-	ses.room.Calls, ses.room.Bytes = s.limits.MaxOpen, s.limits.MaxMemory/2
-	ses.life, ses.end = context.WithCancelCause(context.Background())
-	ses.ctx, ses.cancel = context.WithCancelCause(ses.life)
-	ses.conn = session.New(nc, s.sessions, func() { ses.cancel(mux.ErrCallerGone) }, ses.ctx.Done())
-	ses.greet = sync.OnceValue(ses.connect)
-	peer.ended = ses.ctx.Done()
+	ses := &Session{Conn: nc, Peer: peer, server: s, HideErrors: s.opts.HideErrors, conn: session.New(nc, s.sessions)}
+	ses.conn.Connect = ses.connect
+	peer.ended = ses.conn.Context().Done()
 	return ses
 }
 
 // newLocal returns the session of the calls of this process.
 func (s *Server) newLocal() *Session {
 	ses := newSession(s, nil, &Peer{Addr: &net.UnixAddr{Name: "local", Net: "local"}, requests: &s.calls})
-	ses.greet, ses.HideErrors = func() error { return nil }, false
+	ses.conn.Connect, ses.HideErrors = nil, false
 	return ses
 }
 
@@ -111,26 +96,10 @@ func (s *Server) newLocal() *Session {
 func (ses *Session) sniff() (p Protocol, first []byte) {
 	first = ses.conn.Sniff(func(first []byte) (foreign, more bool) {
 		ses.server.conns.Spoke(ses)
-		p, more = ses.server.protocolOf(first)
-		return p != nil, more
+		p, foreign, more = firstbytes.Recognize(first, ses.server.opts.Protocols)
+		return foreign, more
 	})
 	return p, first
-}
-
-// protocolOf returns the Protocol of a connection that begins with first, or nil. More says that
-// further bytes may decide it.
-func (s *Server) protocolOf(first []byte) (p Protocol, more bool) {
-	if n := min(len(first), len(wire.Magic)); string(first[:n]) == wire.Magic[:n] {
-		return nil, n < len(wire.Magic)
-	}
-	for _, p := range s.opts.Protocols {
-		ok, maybe := p.Match(first)
-		if ok {
-			return p, false
-		}
-		more = more || maybe
-	}
-	return nil, more
 }
 
 // Next waits for the first byte of the client's next message. A Protocol calls it before it reads
@@ -172,39 +141,20 @@ func (ses *Session) AsConn() net.Conn {
 
 // serve runs the protocol until the connection ends.
 func (ses *Session) serve(p Protocol, name string) {
-	ses.mu.Lock()
-	ses.protocol = name
-	ses.mu.Unlock()
-	ses.Reader = ses.conn.Reader()
-	ses.server.guard.Here("protocol "+name, func() error { return p.Serve(ses.ctx, ses) }, ses.conn.Told, ses.served)
+	ses.Reader = ses.conn.Reader(name)
+	ses.server.guard.Here("protocol "+name, func() error { return p.Serve(ses.conn.Context(), ses) }, ses.conn.Told, ses.served)
 }
 
 // served ends the session after its protocol has ended with err.
 func (ses *Session) served(err error) {
-	aborted := context.Cause(ses.ctx) == mux.ErrClosed //nolint:errorlint // it is set bare
-	ses.cancel(mux.ErrCallerGone)
-	_ = ses.Conn.Close() // there is nothing more to say
-	ses.awaitCalls()
-	if ses.refused.Load() {
+	kind, breach, why := ses.conn.Finish(err)
+	if ses.conn.Refused() {
 		return // the event of its end was already sent
 	}
-	kind, breach, why := ses.conn.Ending(err, aborted)
 	if breach {
-		ses.server.peerLines.Warn(loglimit.Breach, func() []any {
-			return []any{"peer", ses.Peer.Addr.String(), "protocol", ses.protocol, "what", err.Error(), "id", "YDL1106"}
-		})
+		ses.server.peerLines.LogBreach(ses.Peer.Addr.String(), ses.conn.Describe().Protocol, err.Error())
 	}
 	ses.server.event(introspect.ConnEvent{Kind: kind, Addr: ses.Peer.Addr.String(), Err: why})
-}
-
-// awaitCalls ends the calls of a client that has gone, and waits for them. One-way calls may take
-// session.OrphanTime.
-func (ses *Session) awaitCalls() {
-	ses.cancel(mux.ErrCallerGone)
-	orphans := time.AfterFunc(session.OrphanTime, func() { ses.end(mux.ErrCallerGone) })
-	ses.calls.Wait()
-	orphans.Stop()
-	ses.conn.ReleaseAll()
 }
 
 // Busy makes a drain and Limits.IdleTimeout treat the session as one with an open call, for
@@ -234,19 +184,14 @@ func (ses *Session) Draining() <-chan struct{} { return ses.conn.Draining() }
 
 // Go calls f on a new goroutine. The server waits for f before it forgets the session. A panic of f
 // is logged.
-func (ses *Session) Go(f func()) {
-	ses.calls.Go(func() {
-		defer ses.server.guard.Rescue("protocol code")
-		f()
-	})
-}
+func (ses *Session) Go(f func()) { ses.conn.Go(f) }
 
 // Loop calls Next and then next, in turn, until one of them fails, and returns the error. They run
 // on other goroutines, one at a time. The function next reads a message and executes its call by
 // Served.Go. If replies may be held back, see Served.More, Loop calls flush to write them before it
 // waits for the client. Otherwise flush is nil. A Protocol calls Loop once.
 func (ses *Session) Loop(next func() error, flush func()) error {
-	return ses.conn.Loop(next, flush, ses.Go)
+	return ses.conn.Loop(next, flush)
 }
 
 // Push makes the server's one-way calls to Session.Peer go through to, for protocols in which a
@@ -257,17 +202,14 @@ func (ses *Session) Loop(next func() error, flush func()) error {
 // Error with Unavailable, NotProcessed and a Cause says that the connection has ended.
 func (ses *Session) Push(to Caller) { ses.Peer.push = to }
 
-// connect calls ServerOptions.Connect for the peer, once. If the peer is refused, its connection
-// drains, so that the peer makes another one, about which Connect decides anew.
+// connect calls ServerOptions.Connect for the peer.
 func (ses *Session) connect() error {
-	if err := ses.server.connect(ses.Peer); err != nil {
-		ses.refused.Store(true)
-		go ses.drain(time.Time{})
+	err := ses.server.connect(ses.Peer)
+	if err != nil {
+		ses.conn.Refuse()
 		ses.server.event(introspect.ConnEvent{Kind: introspect.Refused, Addr: ses.Peer.Addr.String(), Err: err})
-		return err
 	}
-	ses.known.Store(true)
-	return nil
+	return err
 }
 
 // A boundFor is the caller and the form of the requests of a boundMethod.
@@ -290,17 +232,11 @@ func (ses *Session) bind(name string, codec Codec, compressor compress.Compresso
 		if of == nil {
 			of = &boundFor{caller: text.Clip(ses.Peer.Name, wire.MaxCaller)}
 		}
-		meant := s.methods.Meant(name)
 		b := &boundMethod{server: s, format: s.format(codec, compressor), caller: of.caller, asked: name}
-		b.In, b.Name, b.Positional, b.Kind = &s.methods, text.Clip(meant, wire.MaxName), of.positional, registered.AnyKind
-		if codec == nil {
+		if b.Positional = of.positional; codec == nil {
 			b.Wrong = registered.WrongCodec
 		}
-		if b.Name != meant {
-			b.Wrong = registered.WrongName
-			return b, false
-		}
-		return b, b.Find() != nil
+		return b, b.SetMeant(&s.methods, name)
 	})
 }
 
@@ -309,20 +245,127 @@ func (ses *Session) bind(name string, codec Codec, compressor compress.Compresso
 func (ses *Session) drain(end time.Time) { ses.conn.Drain(end) }
 
 // abort implements connection.
-func (ses *Session) abort() {
-	ses.end(mux.ErrClosed)
-	if ses.Conn != nil {
-		_ = ses.Conn.Close() // the server abandons the connection
-	}
-}
+func (ses *Session) abort() { ses.conn.Abort() }
 
 // executing implements connection.
 func (ses *Session) executing() []opencalls.Call { return ses.conn.Executing(ses.Peer.Addr.String()) }
 
 // visible implements connection.
 func (ses *Session) visible() *Peer {
-	if !ses.known.Load() {
+	if !ses.conn.Connected() {
 		return nil
 	}
 	return ses.Peer
+}
+
+// Do executes call on this server, without a connection. A Server is a Caller so that tests,
+// consoles and programs that are both client and server can call its methods like a client: the
+// call passes through middleware and observers, is subject to the limits, and is counted and
+// recorded. Arguments and reply are encoded in the call's codec, JSON by default, so that caller
+// and handler share no memory. The context passes on its deadline and its cancellation, but no
+// values. Do does not call ServerOptions.Connect. Streams fail with Unimplemented. Do may be called
+// concurrently. Shutdown waits for the calls.
+func (s *Server) Do(ctx context.Context, call *Call) error {
+	if ctx == nil {
+		return refusal("YDL2008", "%s: the context is nil", call.Method)
+	}
+	ctx = isolate.Context(ctx)
+	if call.kind() != wire.Unary {
+		return refusal("YDL2006", "%s: a server calls its own unary methods only, not streams", call.Method)
+	}
+	codec := call.Codec
+	if codec == nil {
+		codec = JSON
+	}
+	var body []byte
+	as := &format{Codec: codec}
+	_, f := as.Encode(&body, call.Method, call.Args, true)
+	if f == nil {
+		f = as.CheckReply(call.Method, call.Reply)
+	}
+	if f != nil {
+		return faultError(f)
+	}
+	ses := s.local()
+	if !s.conns.Use(ses) { // while such a call is open, the session counts as a connection
+		return refusal("YDL3004", "%s: the server has been shut down", call.Method)
+	}
+	defer s.conns.Forget(ses)
+	v := ses.Begin(call.Method, codec, nil)
+	defer v.End()
+	stop := context.AfterFunc(ctx, func() {
+		if !errors.Is(ctx.Err(), context.DeadlineExceeded) { // the handler's context has the same deadline
+			v.Cancel()
+		}
+	})
+	defer stop()
+	handOver(call, v.Call())
+	v.Call().Deadline = expiry.Earliest(ctx, call.Deadline)
+	if e := v.Admit(len(body), true); e != nil {
+		return e
+	}
+	v.Body, v.Several, v.Owned = body, several(call.Args), true
+	e := v.Run()
+	if e == nil {
+		e = v.replyTo(call, as)
+	}
+	call.Trailer, call.ReplyAttachment = v.Call().Trailer, v.Call().ReplyAttachment
+	if md := v.Call().Header(); md != nil {
+		call.SetHeader(md)
+	}
+	if e != nil {
+		return causedAtEnd(ctx, e)
+	}
+	return nil
+}
+
+// handOver copies the fields that a caller sets to the call that the server executes.
+func handOver(c, to *Call) {
+	to.Metadata, to.Attachment, to.Deadline = c.Metadata, slices.Clone(c.Attachment), c.Deadline
+	to.OneWay, to.Key, to.IdempotencyKey = c.OneWay, c.Key, c.IdempotencyKey
+	to.Criticality, to.Tenant, to.Trace, to.Explain, to.Attempt = c.Criticality, c.Tenant, c.Trace, c.Explain, c.Attempt
+}
+
+// replyTo decodes the reply of a call that succeeded into c.Reply, which may be nil.
+func (v *Served) replyTo(c *Call, as *format) *Error {
+	if c.OneWay || c.Reply == nil {
+		return nil
+	}
+	body, _, e := v.AppendReply(nil)
+	if e != nil {
+		return e
+	}
+	if err := as.Fill(body, v.in.as.Positional, c.Reply); err != nil {
+		return unfit(c, as, err)
+	}
+	return nil
+}
+
+// ServeSession calls serve with a Session for requests that do not come from a connection of the
+// server, for example those of an http.Server that other code runs. It returns when serve and the
+// functions that serve passed to Session.Go have returned. Peer describes the client. Its Conn may
+// be nil. The Session has no Conn and no Reader, and its methods Next, Write and AsConn must not be
+// called. It counts as one of ServerOptions.MaxConns, and ServerOptions.Connect may refuse its
+// first call.
+//
+// ServeSession fails, and does not call serve, after Shutdown was called, and while MaxConns
+// connections are open. Shutdown closes Session.Draining and waits for serve. ServeSession may be
+// called concurrently, and does not need Serve.
+func (s *Server) ServeSession(peer *Peer, serve func(*Session)) error {
+	if err := s.conns.Admit(); err != nil {
+		return err
+	}
+	peer.requests = &s.calls
+	ses := newSession(s, nil, peer)
+	closing, err := s.conns.Enter(ses, nil)
+	if err != nil {
+		return err
+	}
+	defer s.conns.Forget(ses)
+	defer ses.conn.Wait()
+	if closing {
+		return ErrServerClosed
+	}
+	serve(ses)
+	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/auth"
 	"github.com/yodel-rpc/yodel/middleware/retry"
+	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
 // A stream passes middleware and observers of both sides as a call does: it opens once and ends
@@ -450,4 +452,190 @@ func TestEachMessageSeesWhatDecodeIntoDecodes(t *testing.T) {
 	if yodel.CodeOf(err) != yodel.Aborted || !strings.Contains(err.Error(), "7, false") {
 		t.Errorf("got %v", err)
 	}
+}
+
+// A large message, in a call or in a stream, does not hold up the small calls on its connection:
+// they get in between its pieces.
+func TestLargeMessagesDoNotDelaySmallCalls(t *testing.T) {
+	const large, bound = 16<<20 - 1024, 10 * time.Millisecond // as much as the limits allow
+	const (
+		up   yodel.Method[[]byte, []byte] = "Large.Up"
+		down yodel.Method[[]byte, []byte] = "Large.Down"
+		feed yodel.Feed[[]byte, []byte]   = "Large.Feed"
+		push yodel.Upload[[]byte, []byte] = "Large.Push"
+	)
+	body, none := randomBytes(large), []byte{}
+	s := yodel.NewServer(nil)
+	up.Handle(s, func(_ context.Context, in *[]byte) (*[]byte, error) {
+		if len(*in) != large {
+			return nil, yodel.Errorf(yodel.Internal, "got %d bytes", len(*in))
+		}
+		return &none, nil
+	})
+	down.Handle(s, func(context.Context, *[]byte) (*[]byte, error) { return &body, nil })
+	feed.Handle(s, func(_ context.Context, _ *[]byte, send yodel.Send[[]byte]) error {
+		for {
+			if err := send(&body); err != nil {
+				return err
+			}
+		}
+	})
+	push.Handle(s, func(_ context.Context, recv yodel.Recv[[]byte]) (*[]byte, error) {
+		for msg, err := range recv {
+			if err != nil {
+				return nil, err
+			}
+			if len(*msg) != large {
+				return nil, yodel.Errorf(yodel.Internal, "got %d bytes", len(*msg))
+			}
+		}
+		return &none, nil
+	})
+	addr := serve(t, s)
+	for name, load := range map[string]func(ctx context.Context, c *yodel.Client, moved func()) error{
+		"a call, up": func(ctx context.Context, c *yodel.Client, moved func()) error {
+			_, err := up.Call(ctx, c, &body)
+			moved()
+			return err
+		},
+		"a call, down": func(ctx context.Context, c *yodel.Client, moved func()) error {
+			_, err := down.Call(ctx, c, &none)
+			moved()
+			return err
+		},
+		"a feed": func(ctx context.Context, c *yodel.Client, moved func()) error {
+			for _, err := range feed.Call(ctx, c, &none) {
+				if err != nil {
+					return err
+				}
+				moved()
+			}
+			return nil
+		},
+		"an upload": func(ctx context.Context, c *yodel.Client, moved func()) error {
+			_, err := push.Call(ctx, c, func(send yodel.Send[[]byte]) error {
+				for {
+					if err := send(&body); err != nil {
+						return err
+					}
+					moved()
+				}
+			})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, apart := newClient(t, &yodel.ClientOptions{Codec: raw.Codec}, addr), newClient(t, nil, addr)
+			small := func(c *yodel.Client) time.Duration {
+				began := time.Now()
+				must(t, c.Do(t.Context(), &yodel.Call{Method: string(inspect.Ping), Args: &Empty{}, Codec: yodel.JSON}))
+				return time.Since(began)
+			}
+			small(c)
+			small(apart)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			n, moving := 0, make(chan struct{})
+			begun := sync.OnceFunc(func() { close(moving) })
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					err := load(ctx, c, func() { n++; begun() })
+					if err != nil && ctx.Err() == nil {
+						t.Error(err)
+						begun()
+						return
+					}
+				}
+			})
+			receive(t, moving, "a large message moves")
+			calls := 2000
+			if raceEnabled {
+				calls = 200
+			}
+			took, alone := make([]time.Duration, calls), make([]time.Duration, calls)
+			began := time.Now()
+			for i := range took {
+				took[i], alone[i] = small(c), small(apart)
+			}
+			lasted := time.Since(began)
+			cancel()
+			wg.Wait()
+			slices.Sort(took)
+			slices.Sort(alone)
+			t.Logf("%d small calls beside %d large messages in %v: median %v, 99th percentile %v, at worst %v",
+				calls, n, lasted, took[calls/2], took[calls*99/100], took[calls-1])
+			limit := bound
+			if raceEnabled {
+				limit *= 10
+			}
+			// On a machine of its own the worst stays below the bound. One that does something else
+			// delays a few, and those on a connection of their own, too.
+			if most, other := took[calls*95/100], alone[calls*95/100]; most > limit+3*other {
+				t.Errorf("one small call in 20 took %v and more, and %v on a connection of its own", most, other)
+			}
+		})
+	}
+}
+
+// Whose the memory of a stream's messages is.
+
+// A pair is a message with something that JSON leaves out when it is zero.
+type pair struct {
+	Name  string `json:",omitempty"`
+	Value int    `json:",omitempty"`
+}
+
+// With Reuse there is one message, in every position that a Recv has, and nothing of the one before
+// is left in it.
+func TestReuseReceivesIntoOneMessage(t *testing.T) {
+	sent := []pair{{"one", 1}, {"two", 0}, {"", 3}, {}, {"five", 5}}
+	feed, upload, duplex := yodel.Feed[pair, pair]("Reuse.Feed"), yodel.Upload[pair, pair]("Reuse.Upload"), yodel.Duplex[pair, pair]("Reuse.Duplex")
+	sendAll := func(send yodel.Send[pair]) error {
+		for i := range sent {
+			if err := send(&sent[i]); err != nil {
+				return err
+			}
+		}
+		return send.End()
+	}
+	check := func(recv yodel.Recv[pair]) error {
+		var one *pair
+		n := 0
+		for msg, err := range recv {
+			if err != nil {
+				return err
+			}
+			if one == nil {
+				one = msg
+			}
+			if msg != one || *msg != sent[n] {
+				t.Errorf("message %d is %+v, at the place of the first one: %t; want %+v", n, *msg, msg == one, sent[n])
+			}
+			n++
+		}
+		if n != len(sent) {
+			t.Errorf("got %d messages, want %d", n, len(sent))
+		}
+		return nil
+	}
+	s := yodeltest.NewServer(t, nil)
+	feed.Handle(s.Server, func(_ context.Context, _ *pair, send yodel.Send[pair]) error { return sendAll(send) })
+	upload.Handle(s.Server, func(_ context.Context, recv yodel.Recv[pair]) (*pair, error) { return &pair{}, check(recv.Reuse()) })
+	duplex.Handle(s.Server, func(_ context.Context, recv yodel.Recv[pair], send yodel.Send[pair]) error {
+		if err := check(recv.Reuse()); err != nil {
+			return err
+		}
+		return sendAll(send)
+	})
+	c, ctx := yodeltest.NewClient(t, nil, s), t.Context()
+	must(t, check(feed.Call(ctx, c, &pair{}).Reuse()))
+	_, err := upload.Call(ctx, c, sendAll)
+	must(t, err)
+	must(t, duplex.Call(ctx, c, func(recv yodel.Recv[pair], send yodel.Send[pair]) error {
+		if err := sendAll(send); err != nil {
+			return err
+		}
+		return check(recv.Reuse())
+	}))
 }

@@ -6,6 +6,7 @@ package discovery
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 )
@@ -105,7 +106,7 @@ func Static(addrs ...string) Fixed {
 
 // Watch implements Resolver.
 func (f Fixed) Watch(ctx context.Context, update func([]Instance)) error {
-	update(f)
+	update(slices.Clone(f))
 	<-ctx.Done()
 	return nil
 }

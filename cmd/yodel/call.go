@@ -120,7 +120,7 @@ func (a *app) dial(t *target, service string, o *callOptions) (*yodel.Client, er
 	if opts.Codec == nil {
 		opts.Codec = yodel.JSON
 	}
-	resolver := discovery.Static(t.addrs...)
+	var resolver discovery.Resolver = discovery.Static(t.addrs...)
 	if t.registry != nil {
 		resolver = fleet.Bounded(t.source.Service(service))
 	}

@@ -46,7 +46,7 @@ func newServer(name string, registry discovery.Registrar, record func(id int)) *
 	}
 	s := yodel.NewServer(&yodel.ServerOptions{
 		Registrars: []discovery.Registrar{registry}, AnnounceEvery: announceEvery,
-		Instance: discovery.Instance{Metadata: yodel.Metadata{"name": name}}, // for who reads the registry
+		Instance: discovery.Instance{Metadata: yodel.Metadata{"name": name}}, // for readers of the registry
 	})
 	Price.Handle(s, carryOut)
 	Buy.Handle(s, carryOut)

@@ -20,6 +20,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/discovery"
+	"github.com/yodel-rpc/yodel/internal/address"
+	"github.com/yodel-rpc/yodel/internal/guard"
 	"github.com/yodel-rpc/yodel/internal/text"
 )
 
@@ -46,18 +49,11 @@ const betweenWarnings = time.Minute
 // maxFailed bounds the list of services in the error of an announcement, in bytes.
 const maxFailed = 150
 
-// A Registry stores records of type R by service and address. Its methods must not panic or end
-// their goroutine. Withdraw may be called concurrently.
-type Registry[R any] interface {
-	Announce(ctx context.Context, service string, record R, ttl time.Duration) error
-	Withdraw(ctx context.Context, service, addr string) error
-}
-
 // A Server provides the record to announce, and the services under which it is announced. Its
 // methods may be called concurrently.
-type Server[R any] interface {
-	// Record returns the record of the server and its address.
-	Record() (record R, addr string)
+type Server interface {
+	// Record returns the record of the server, with its address.
+	Record() discovery.Instance
 	// Services returns the sorted names of the services under which the record is announced.
 	Services() []string
 	// Changed returns a channel that is closed when the record or the services have changed since
@@ -67,15 +63,16 @@ type Server[R any] interface {
 
 // An Announcer announces a server in one registry. Its exported fields do not change after Run has
 // begun.
-type Announcer[R any] struct {
-	Server   Server[R]
-	Registry Registry[R]
-	Name     string        // of the registry, for the log
-	Every    time.Duration // how often the announcement is renewed
-	At       net.Addr      // of the listener
-	Addr     string        // the address of the server in log lines about failures
-	Log      *slog.Logger
-	Settings *Settings // nil if the registry has no settings of operators
+type Announcer struct {
+	Server    Server
+	Registrar discovery.Registrar // its methods may panic or end their goroutine
+	Guard     *guard.Guard
+	Name      string        // of the registry, for the log
+	Every     time.Duration // how often the announcement is renewed
+	At        net.Addr      // of the listener
+	Addr      string        // the address of the server in log lines about failures
+	Log       *slog.Logger
+	Settings  *Settings // nil if the registry has no settings of operators
 
 	keep    atomic.Bool
 	failing atomic.Bool
@@ -84,7 +81,7 @@ type Announcer[R any] struct {
 
 // State returns when the registry last accepted all records, and whether the last attempt failed.
 // At is zero before the first time.
-func (a *Announcer[R]) State() (at time.Time, failing bool) {
+func (a *Announcer) State() (at time.Time, failing bool) {
 	if ns := a.at.Load(); ns != 0 {
 		at = time.Unix(0, ns)
 	}
@@ -93,11 +90,11 @@ func (a *Announcer[R]) State() (at time.Time, failing bool) {
 
 // Keep says whether Run leaves the records in the registry when it ends, because another process
 // serves the address from then on.
-func (a *Announcer[R]) Keep(keep bool) { a.keep.Store(keep) }
+func (a *Announcer) Keep(keep bool) { a.keep.Store(keep) }
 
 // Run announces the server until ctx ends. Then it withdraws the records, unless Keep says
 // otherwise, and waits until the settings are no longer watched.
-func (a *Announcer[R]) Run(ctx context.Context) {
+func (a *Announcer) Run(ctx context.Context) {
 	if a.Settings != nil {
 		defer a.Settings.Wait()
 	}
@@ -152,14 +149,14 @@ func (p place) compare(other place) int {
 // other services. Some reports whether the announcement of at least one service succeeded. When ctx
 // ends, announce lets the current operation finish within FinishTime, so that it cannot overtake
 // the withdrawal that follows.
-func (a *Announcer[R]) announce(ctx context.Context, known map[place]bool) (some bool, err error) {
+func (a *Announcer) announce(ctx context.Context, known map[place]bool) (some bool, err error) {
 	ttl := leases * a.Every
 	one, cancel := context.WithTimeout(context.WithoutCancel(ctx), ttl)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(FinishTime, cancel) })
 	defer stop()
-	record, addr := a.Server.Record()
-	if _, err := Reachable(a.At, addr); err != nil { // the program has changed it since the server began
+	record := a.Server.Record()
+	if _, err := address.Reachable(a.At, record.Addr); err != nil { // the program has changed it since the server began
 		return true, err
 	}
 	services := a.Server.Services()
@@ -178,13 +175,13 @@ func (a *Announcer[R]) announce(ctx context.Context, known map[place]bool) (some
 		if ctx.Err() != nil {
 			return some, ctx.Err()
 		}
-		at := place{service, addr}
+		at := place{service, record.Addr}
 		announced := known[at]
 		known[at] = announced // even if this fails, the record may have been written
 		if a.Settings != nil {
 			a.Settings.Follow(ctx, service)
 		}
-		bad := a.Registry.Announce(one, service, record, ttl)
+		bad := a.put(one, service, record, ttl)
 		note("announce", service, bad)
 		if bad == nil && !announced {
 			known[at] = true
@@ -192,10 +189,10 @@ func (a *Announcer[R]) announce(ctx context.Context, known map[place]bool) (some
 		}
 	}
 	for _, at := range slices.SortedFunc(maps.Keys(known), place.compare) {
-		if at.addr == addr && slices.Contains(services, at.service) || ctx.Err() != nil {
+		if at.addr == record.Addr && slices.Contains(services, at.service) || ctx.Err() != nil {
 			continue
 		}
-		bad := a.Registry.Withdraw(one, at.service, at.addr)
+		bad := a.remove(one, at)
 		if bad == nil {
 			delete(known, at)
 			a.log("withdrawn", at)
@@ -209,13 +206,13 @@ func (a *Announcer[R]) announce(ctx context.Context, known map[place]bool) (some
 }
 
 // withdraw withdraws all records, in parallel.
-func (a *Announcer[R]) withdraw(ctx context.Context, known map[place]bool) {
+func (a *Announcer) withdraw(ctx context.Context, known map[place]bool) {
 	ctx, cancel := context.WithTimeout(ctx, withdrawTime)
 	defer cancel()
 	var wg sync.WaitGroup
 	for at := range known {
 		wg.Go(func() {
-			if err := a.Registry.Withdraw(ctx, at.service, at.addr); err != nil {
+			if err := a.remove(ctx, at); err != nil {
 				a.Log.Warn("yodel: the server could not be withdrawn; its lease will end", "rpcService", at.service, "err", err)
 				return
 			}
@@ -226,6 +223,6 @@ func (a *Announcer[R]) withdraw(ctx context.Context, known map[place]bool) {
 }
 
 // log logs an event of a record.
-func (a *Announcer[R]) log(event string, at place) {
+func (a *Announcer) log(event string, at place) {
 	a.Log.Info("yodel: "+event, "rpcService", at.service, "registry", a.Name, "addr", at.addr)
 }

@@ -15,10 +15,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/announcer"
+	"github.com/yodel-rpc/yodel/internal/guard"
 )
 
-// A server is an announcer.Server whose records are strings.
+// A server is an announcer.Server whose records have an address and a version, as in "h:1=a".
 type server struct {
 	mu       sync.Mutex
 	record   string
@@ -39,12 +41,12 @@ func (s *server) change(record string, services ...string) {
 	s.changed = make(chan struct{})
 }
 
-// Record implements announcer.Server. The address of a record is its part before the equals sign.
-func (s *server) Record() (record, addr string) {
+// Record implements announcer.Server.
+func (s *server) Record() discovery.Instance {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	addr, _, _ = strings.Cut(s.record, "=")
-	return s.record, addr
+	addr, version, _ := strings.Cut(s.record, "=")
+	return discovery.Instance{Addr: addr, Version: version}
 }
 
 // Services implements announcer.Server.
@@ -67,6 +69,7 @@ type book struct {
 
 	mu    sync.Mutex
 	lines []string
+	last  discovery.Instance
 	fails map[string]error // by service
 	late  time.Duration    // how long an announcement takes
 }
@@ -90,8 +93,8 @@ func (b *book) note(line, service string) error {
 	return err
 }
 
-// Announce implements announcer.Registry.
-func (b *book) Announce(ctx context.Context, service, record string, ttl time.Duration) error {
+// Announce implements discovery.Registrar.
+func (b *book) Announce(ctx context.Context, service string, in discovery.Instance, ttl time.Duration) error {
 	if b.late > 0 {
 		select {
 		case <-time.After(b.late):
@@ -100,12 +103,22 @@ func (b *book) Announce(ctx context.Context, service, record string, ttl time.Du
 			return ctx.Err()
 		}
 	}
-	return b.note(fmt.Sprintf("+%s %s for %v", service, record, ttl), service)
+	b.mu.Lock()
+	b.last = in
+	b.mu.Unlock()
+	return b.note(fmt.Sprintf("+%s %s=%s for %v", service, in.Addr, in.Version, ttl), service)
 }
 
-// Withdraw implements announcer.Registry.
+// Withdraw implements discovery.Registrar.
 func (b *book) Withdraw(_ context.Context, service, addr string) error {
 	return b.note("-"+service+" "+addr, service)
+}
+
+// record returns the record that was announced last.
+func (b *book) record() discovery.Instance {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.last
 }
 
 // take returns what was noted since the last call.
@@ -118,12 +131,13 @@ func (b *book) take() []string {
 }
 
 // run runs an announcer until the returned function is called.
-func run(t *testing.T, s *server, b *book, a *announcer.Announcer[string]) (stop func()) {
+func run(t *testing.T, s *server, b *book, a *announcer.Announcer) (stop func()) {
 	t.Helper()
-	a.Server, a.Registry, a.Name, a.Every = s, b, "book", 10*time.Second
+	a.Server, a.Registrar, a.Name, a.Every = s, b, "book", 10*time.Second
 	if a.Log == nil {
 		a.Log = slog.New(slog.DiscardHandler)
 	}
+	a.Guard = guard.New(a.Log, errors.New)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -156,7 +170,7 @@ func expectSorted(t *testing.T, b *book, want ...string) {
 func TestRecordsAreRenewedAndWithdrawn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBook()
-		stop := run(t, newServer("h:1=a", "A", "B"), b, &announcer.Announcer[string]{})
+		stop := run(t, newServer("h:1=a", "A", "B"), b, &announcer.Announcer{})
 		synctest.Wait()
 		expect(t, b, "+A h:1=a for 30s", "+B h:1=a for 30s")
 		time.Sleep(8 * time.Second)
@@ -171,7 +185,7 @@ func TestRecordsAreRenewedAndWithdrawn(t *testing.T) {
 func TestChangesAreAnnouncedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, s := newBook(), newServer("h:1=a", "A", "B")
-		stop := run(t, s, b, &announcer.Announcer[string]{})
+		stop := run(t, s, b, &announcer.Announcer{})
 		synctest.Wait()
 		b.take()
 		s.change("h:1=b", "B")
@@ -190,7 +204,7 @@ func TestFailedAnnouncementsAreRepeated(t *testing.T) {
 		var log strings.Builder
 		b := newBook()
 		b.fail("A", errors.New("no quorum"))
-		stop := run(t, newServer("h:1=a", "A"), b, &announcer.Announcer[string]{Log: slog.New(slog.NewTextHandler(&log, nil))})
+		stop := run(t, newServer("h:1=a", "A"), b, &announcer.Announcer{Log: slog.New(slog.NewTextHandler(&log, nil))})
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		// The pause grows to between 0.75 and 1.5 s.
@@ -217,7 +231,7 @@ func TestOneRefusedServiceDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBook()
 		b.fail("A", errors.New("no permission"))
-		stop := run(t, newServer("h:1=a", "A", "B"), b, &announcer.Announcer[string]{})
+		stop := run(t, newServer("h:1=a", "A", "B"), b, &announcer.Announcer{})
 		time.Sleep(time.Hour)
 		lines := b.take()
 		if !slices.Contains(lines, "+B h:1=a for 30s") || !slices.Contains(lines, "+A h:1=a for 30s failed") {
@@ -233,7 +247,7 @@ func TestOneRefusedServiceDelaysNoOther(t *testing.T) {
 
 func TestKeepLeavesTheRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, a := newBook(), new(announcer.Announcer[string])
+		b, a := newBook(), new(announcer.Announcer)
 		stop := run(t, newServer("h:1=a", "A"), b, a)
 		synctest.Wait()
 		b.take()
@@ -256,7 +270,7 @@ func TestLateAnnouncementEndsBeforeTheWithdrawal(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBook()
 			b.late = test.late
-			stop := run(t, newServer("h:1=a", "A"), b, &announcer.Announcer[string]{})
+			stop := run(t, newServer("h:1=a", "A"), b, &announcer.Announcer{})
 			synctest.Wait()
 			began := time.Now()
 			stop()
@@ -300,7 +314,7 @@ func TestSettingsAreFollowed(t *testing.T) {
 			Log:     slog.New(slog.NewTextHandler(&log, nil)),
 		}
 		b := newBook()
-		stop := run(t, newServer("h:1=a", "A", "B"), b, &announcer.Announcer[string]{Settings: settings})
+		stop := run(t, newServer("h:1=a", "A", "B"), b, &announcer.Announcer{Settings: settings})
 		mine := announcer.Setting{Addr: "h:1", State: "inactive", Weight: 3}
 		other := announcer.Setting{Addr: "h:2", Weight: 9}
 		broken := announcer.Setting{Addr: "h:1", Problem: "it is not JSON"}

@@ -5,30 +5,37 @@ package announcer
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/yodel-rpc/yodel/discovery"
+	"github.com/yodel-rpc/yodel/internal/address"
 	"github.com/yodel-rpc/yodel/internal/guard"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // An In is a registry in which a Group announces its server. Its functions may panic or end their
 // goroutine.
-type In[R any] struct {
-	Registry[R]
-	Name string
-	// Settings opens the settings of operators for a service. It may return nil. It is nil if the
-	// registry has no settings.
-	Settings func(service string) Watch
+type In struct {
+	discovery.Registrar
+	Name string // default: the name of the Registrar's package
+	// Overrides returns the settings of operators for a service, in the form of instances. It may
+	// return nil. It is nil if the registry has no settings.
+	Overrides func(service string) discovery.Resolver
 }
 
 // A Group announces a server in all of its registries, at each address at which it listens. Its
 // exported fields do not change after SetUp. Its methods may be called concurrently.
-type Group[R any] struct {
-	In    []In[R]
+type Group struct {
+	In    []In
 	Every time.Duration // how often the announcements are renewed
 	Log   *slog.Logger
 	Guard *guard.Guard
@@ -36,47 +43,53 @@ type Group[R any] struct {
 	Services func() []string
 	// Load returns how many calls the server has executed, and how many are in flight.
 	Load func() (calls uint64, inflight int)
-	// Addr returns the address in a record. An empty one stands for that of the listener.
-	Addr func(record *R) *string
-	// Complete adds to a copy of the record what the server knows at that moment. Rate is in calls
-	// per second.
-	Complete func(record *R, rate float64, inflight int)
+	// Ready returns an error if the server should get no calls at present.
+	Ready func() error
+	// Note adds an event to the live data of the server.
+	Note        func(introspect.Event)
+	Started     time.Time // when the server began to serve
+	Incarnation []byte    // identifies this run of the server
 
 	updating chan struct{} // holds the token of the running Update
 
 	mu     sync.Mutex
-	record R
+	record discovery.Instance
 	anew   chan struct{} // closed and replaced when there is a change to announce
-	all    []*announcement[R]
+	all    []*announcement
 	ended  bool // Withdraw was called
 }
 
 // An announcement announces one address of a server. It implements Server.
-type announcement[R any] struct {
-	group *Group[R]
+type announcement struct {
+	group *Group
 	at    net.Addr // of the listener
 	addr  string   // the address that clients dial, unless the record has one
 	load  *load
-	in    []*Announcer[R]
+	in    []*Announcer
 
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 }
 
-// SetUp sets the record. It must be called before all other methods.
-func (g *Group[R]) SetUp(record R) {
+// SetUp sets the record. An empty address stands for that of the listener. SetUp must be called
+// before all other methods.
+func (g *Group) SetUp(record discovery.Instance) {
+	for i := range g.In {
+		in := &g.In[i]
+		byPackage, _, _ := strings.Cut(strings.TrimLeft(fmt.Sprintf("%T", in.Registrar), "*"), ".")
+		in.Name = cmp.Or(in.Name, byPackage)
+	}
 	g.record, g.anew, g.updating = record, make(chan struct{}), make(chan struct{}, 1)
 }
 
 // Check returns an error if clients cannot dial the address that would be announced for a listener
 // at an address.
-func (g *Group[R]) Check(at net.Addr) error {
-	record := g.current()
-	_, err := Reachable(at, *g.Addr(&record))
+func (g *Group) Check(at net.Addr) error {
+	_, err := address.Reachable(at, g.current().Addr)
 	return err
 }
 
-func (g *Group[R]) current() R {
+func (g *Group) current() discovery.Instance {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.record
@@ -84,10 +97,11 @@ func (g *Group[R]) current() R {
 
 // Update changes the record, and announces it at once. Changes run one after the other, each on a
 // copy of the present record. If change panics, the record remains as it was.
-func (g *Group[R]) Update(change func(record *R)) {
+func (g *Group) Update(change func(record *discovery.Instance)) {
 	g.updating <- struct{}{}
 	defer func() { <-g.updating }()
 	record := g.current()
+	record.Tags, record.Metadata = slices.Clone(record.Tags), maps.Clone(record.Metadata) // registrars may be reading the old ones
 	change(&record)
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -96,13 +110,13 @@ func (g *Group[R]) Update(change func(record *R)) {
 }
 
 // Again announces at once, because there is something new.
-func (g *Group[R]) Again() {
+func (g *Group) Again() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.againLocked()
 }
 
-func (g *Group[R]) againLocked() {
+func (g *Group) againLocked() {
 	close(g.anew)
 	g.anew = make(chan struct{})
 }
@@ -110,15 +124,15 @@ func (g *Group[R]) againLocked() {
 // Announce begins to announce a listener at an address, unless Group.Withdraw was called. The
 // function withdraw stops the announcement of this listener. It waits until the registries have
 // removed its records, or for a short time.
-func (g *Group[R]) Announce(at net.Addr) (withdraw func()) {
-	a := &announcement[R]{group: g, at: at, load: newLoad()}
-	a.addr, _ = Reachable(at, "") // there is no address that could be wrong
+func (g *Group) Announce(at net.Addr) (withdraw func()) {
+	a := &announcement{group: g, at: at, load: newLoad()}
+	a.addr, _ = address.Reachable(at, "") // there is no address that could be wrong
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.ended || len(g.In) == 0 {
 		return func() {}
 	}
-	ctx, cancel := context.WithCancel(context.Background()) //nolint:gosec // Withdraw calls it
+	ctx, cancel := context.WithCancel(context.Background())
 	a.cancel = cancel
 	for _, in := range g.In {
 		one := a.announcer(in)
@@ -130,67 +144,77 @@ func (g *Group[R]) Announce(at net.Addr) (withdraw func()) {
 }
 
 // announcer returns the announcer for one registry.
-func (a *announcement[R]) announcer(in In[R]) *Announcer[R] {
+func (a *announcement) announcer(in In) *Announcer {
 	g := a.group
-	one := &Announcer[R]{
-		Server: a, Registry: guarded[R]{in.Registry, g.Guard}, Name: in.Name, Every: g.Every, At: a.at, Addr: a.addr, Log: g.Log,
+	one := &Announcer{
+		Server: a, Registrar: in.Registrar, Guard: g.Guard, Name: in.Name, Every: g.Every, At: a.at, Addr: a.addr, Log: g.Log,
 	}
-	if in.Settings != nil {
+	if in.Overrides != nil {
 		one.Settings = &Settings{
-			Open: guardedSettings(in.Settings, g.Guard), Addr: a.advertised, Changed: g.Again, Name: in.Name, Log: g.Log,
+			Open: g.settings(in.Overrides), Addr: a.advertised, Changed: g.Again, Name: in.Name, Log: g.Log,
 		}
 	}
 	return one
 }
 
-func (a *announcement[R]) withdraw() {
+func (a *announcement) withdraw() {
 	a.cancel()
 	a.wg.Wait()
 }
 
 // advertised returns the address that is announced.
-func (a *announcement[R]) advertised() string {
-	record := a.group.current()
-	return cmp.Or(*a.group.Addr(&record), a.addr)
+func (a *announcement) advertised() string {
+	return cmp.Or(a.group.current().Addr, a.addr)
 }
 
 // Record implements Server.
-func (a *announcement[R]) Record() (record R, addr string) {
+func (a *announcement) Record() discovery.Instance {
 	g := a.group
-	record = g.current()
-	at := g.Addr(&record)
-	*at = cmp.Or(*at, a.addr)
+	record := g.current()
+	record.Addr = cmp.Or(record.Addr, a.addr)
 	if a.load.due(g.Every) {
 		calls, inflight := g.Load()
 		a.load.measure(g.Every, calls, inflight)
 	}
-	rate, inflight := a.load.announced()
-	g.Complete(&record, rate, inflight)
-	return record, *at
+	record.CallRate, record.Inflight = a.load.announced()
+	if g.Ready() != nil {
+		record.State = discovery.Inactive
+	}
+	record.Started = g.Started.UTC().Truncate(time.Millisecond)
+	record.Incarnation = hex.EncodeToString(g.Incarnation)
+	return record
 }
 
 // Services implements Server.
-func (a *announcement[R]) Services() []string { return a.group.Services() }
+func (a *announcement) Services() []string { return a.group.Services() }
 
 // Changed implements Server.
-func (a *announcement[R]) Changed() <-chan struct{} {
+func (a *announcement) Changed() <-chan struct{} {
 	a.group.mu.Lock()
 	defer a.group.mu.Unlock()
 	return a.group.anew
 }
 
-// Keep leaves the records of the addresses in the registries when the server withdraws, for which
-// serves returns true: another process serves them from then on.
-func (g *Group[R]) Keep(serves func(addr net.Addr) bool) {
+// Leave handles the reason why the server ends. The reason of package restart says that another
+// process serves an address from now on. That process announces the address, so its records stay in
+// the registries when this server withdraws.
+func (g *Group) Leave(why error) {
+	other, ok := errors.AsType[interface {
+		error
+		Serves(addr net.Addr) bool
+	}](why)
+	if !ok {
+		return
+	}
 	for _, a := range g.announcements() {
-		keep := serves(a.at)
+		keep := other.Serves(a.at)
 		for _, one := range a.in {
 			one.Keep(keep)
 		}
 	}
 }
 
-func (g *Group[R]) announcements() []*announcement[R] {
+func (g *Group) announcements() []*announcement {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Clone(g.all)
@@ -200,7 +224,7 @@ func (g *Group[R]) announcements() []*announcement[R] {
 // or when the registries' share of ctx's time has passed: a quarter, and at most 3 s. The function
 // wait waits until the withdrawal is done, ctx ends, or 3 s have passed since the call of Withdraw.
 // First is false if Withdraw was called before.
-func (g *Group[R]) Withdraw(ctx context.Context) (first bool, wait func()) {
+func (g *Group) Withdraw(ctx context.Context) (first bool, wait func()) {
 	const most = FinishTime + withdrawTime
 	began, done := time.Now(), make(chan struct{})
 	g.mu.Lock()
@@ -242,7 +266,7 @@ func within(ctx context.Context, limit time.Duration, done <-chan struct{}) bool
 }
 
 // State returns the state of each address in each registry.
-func (g *Group[R]) State() (out []introspect.Announced) {
+func (g *Group) State() (out []introspect.Announced) {
 	for _, a := range g.announcements() {
 		for _, one := range a.in {
 			at, failing := one.State()
@@ -253,7 +277,7 @@ func (g *Group[R]) State() (out []introspect.Announced) {
 }
 
 // Overrides returns the settings of operators for the server, sorted by service and registry.
-func (g *Group[R]) Overrides() (list []introspect.Override) {
+func (g *Group) Overrides() (list []introspect.Override) {
 	for _, a := range g.announcements() {
 		for _, one := range a.in {
 			if one.Settings == nil {

@@ -6,39 +6,48 @@ import (
 	"context"
 	"time"
 
-	"github.com/yodel-rpc/yodel/internal/guard"
+	"github.com/yodel-rpc/yodel/discovery"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// A guarded is a Registry that cannot end the process or the announcing goroutine.
-type guarded[R any] struct {
-	Registry[R]
-	guard *guard.Guard
+// put announces a record under a service. The Registrar cannot end the process or the announcing
+// goroutine.
+func (a *Announcer) put(ctx context.Context, service string, in discovery.Instance, ttl time.Duration) error {
+	return a.Guard.Apart("the Registrar's Announce", nil, func() error { return a.Registrar.Announce(ctx, service, in, ttl) })
 }
 
-// Announce implements Registry.
-func (r guarded[R]) Announce(ctx context.Context, service string, record R, ttl time.Duration) error {
-	return r.guard.Apart("the Registrar's Announce", nil, func() error { return r.Registry.Announce(ctx, service, record, ttl) })
+// remove withdraws a record, in the same way.
+func (a *Announcer) remove(ctx context.Context, at place) error {
+	return a.Guard.Apart("the Registrar's Withdraw", nil, func() error { return a.Registrar.Withdraw(ctx, at.service, at.addr) })
 }
 
-// Withdraw implements Registry.
-func (r guarded[R]) Withdraw(ctx context.Context, service, addr string) error {
-	return r.guard.Apart("the Registrar's Withdraw", nil, func() error { return r.Registry.Withdraw(ctx, service, addr) })
-}
-
-// guardedSettings returns a function that opens the same settings, and that cannot end the process
-// or the goroutine that watches them. The same applies to what it returns.
-func guardedSettings(open func(service string) Watch, g *guard.Guard) func(service string) Watch {
-	return func(service string) (watch Watch) {
-		var opened Watch
-		err := g.Apart("the Registrar's Overrides", nil, func() error {
-			opened = open(service)
+// settings returns a function that opens the settings of operators in a registry. Neither it nor
+// the Watch that it returns can end the process or the goroutine that watches the settings.
+func (g *Group) settings(overrides func(service string) discovery.Resolver) func(service string) Watch {
+	return func(service string) Watch {
+		var r discovery.Resolver
+		err := g.Guard.Apart("the Registrar's Overrides", nil, func() error {
+			r = overrides(service)
 			return nil
 		})
-		if err != nil || opened == nil {
+		if err != nil || r == nil {
 			return nil
 		}
 		return func(ctx context.Context, update func([]Setting)) error {
-			return g.Apart("the Watch of a registry's settings", nil, func() error { return opened(ctx, update) })
+			ctx = introspect.WithNote(ctx, g.Note)
+			return g.Guard.Apart("the Watch of a registry's settings", nil, func() error {
+				return r.Watch(ctx, func(all []discovery.Instance) { update(settingsOf(all)) })
+			})
 		}
 	}
+}
+
+// settingsOf reads settings that a registry returns in the form of instances.
+func settingsOf(instances []discovery.Instance) []Setting {
+	all := make([]Setting, len(instances))
+	for i := range instances {
+		in := &instances[i]
+		all[i] = Setting{Addr: in.Addr, State: in.State, Weight: in.Weight, Problem: in.Metadata["problem"]}
+	}
+	return all
 }

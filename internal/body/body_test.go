@@ -377,3 +377,23 @@ type bomb struct{}
 
 func (*bomb) MarshalJSON() ([]byte, error) { return []byte("7"), nil }
 func (*bomb) UnmarshalJSON([]byte) error   { panic("as asked") }
+
+func TestArgumentsForAnotherProtocol(t *testing.T) {
+	for _, test := range []struct {
+		above      int
+		message    string
+		want       string
+		compressed bool
+	}{{1000, "abc", "<abc", false}, {1, "abcabc", "<2abc", true}, {1, "abc", "<1abc", true}, {1, "", "<2", true}, {2, "", "<", false}} {
+		got, compressed, fail := packing(caller, test.above).AppendForeign([]byte("<"), "A.B", &done{Body: []byte(test.message)})
+		if string(got) != test.want || compressed != test.compressed || fail != nil {
+			t.Errorf("%+v: got %q, compressed %v, %v", test, got, compressed, fail)
+		}
+	}
+	got, _, fail := packing(caller, 1).AppendForeign([]byte("<"), "A.B", &done{Body: []byte("broken")})
+	if want(t, fail, "YDL2103", "compress with twice: it is broken", true); string(got) != "<" {
+		t.Errorf("got %q", got)
+	}
+	_, _, fail = newFormat(caller, raw{}).AppendForeign(nil, "A.B", &done{Body: make([]byte, 101)})
+	want(t, fail, "YDL2201", "the request has 101 bytes, this client's limit is 100", true)
+}

@@ -84,6 +84,23 @@ func (f *Format[V, E]) Compress(scratch *[]byte, method string, body []byte, alw
 	return packed, true, nil
 }
 
+// AppendForeign appends a message to dst in the form in which it is sent in another protocol, and
+// reports whether it has compressed the message: see Compress.
+func (f *Format[V, E]) AppendForeign(dst []byte, method string, message any) (_ []byte, compressed bool, _ *fault.Fault) {
+	var scratch, packed []byte
+	body, fail := f.Encode(&scratch, method, message, false)
+	if fail == nil {
+		body, compressed, fail = f.Compress(&packed, method, body, true)
+	}
+	if fail == nil {
+		fail = f.Side.Check(method, len(body))
+	}
+	if fail != nil {
+		return dst, false, fail
+	}
+	return append(dst, body...), compressed, nil
+}
+
 // packAlways is Packer.Pack for clients of other protocols.
 func (f *Format[V, E]) packAlways(scratch, body []byte) (packed []byte, ok bool, err error) {
 	p := &f.Pack

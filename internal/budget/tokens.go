@@ -2,6 +2,18 @@
 
 // Package budget bounds how many attempts are made beyond the first of each call: Tokens for one
 // call and the calls that its handlers make, and an Allowance for all calls of a client.
+//
+// The attempt budget of a call consists of tokens. Each token pays for one attempt beyond the
+// first. A token belongs to one process at any time. When a client sends a request to a method
+// whose handler makes calls of its own, the client keeps one token and lends the others to the
+// request. The client knows such a method because its server has said so. The reply says how many
+// tokens were used, and the client takes the rest back. The client also does so for a stream whose
+// caller no longer waits for it. Tokens that were lent to a request without a reply are lost,
+// because they may be in use.
+//
+// So no level of the call tree makes more attempts than the budget of the root call allows. The
+// callers nearest to the failure retry first. If a server dies, its client still has the token that
+// it kept.
 package budget
 
 import (

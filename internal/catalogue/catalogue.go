@@ -69,15 +69,17 @@ type Entry struct {
 	Next   string // what to do about it
 }
 
-// The IDs of the errors that a connection makes by itself, and of those for the end of a call
-// without an answer.
+// The IDs of the errors that a connection makes by itself, of those for the end of a call without
+// an answer, and of calls that are not sent.
 const (
+	NoneUsable       = "YDL1002"
 	NoReply          = "YDL1004"
 	DeadlinePassed   = "YDL1005"
 	CallCanceled     = "YDL1006"
 	ClientClosed     = "YDL1007"
 	WindowFull       = "YDL1008"
 	OrderInterrupted = "YDL1009"
+	Unrepeatable     = "YDL1010"
 	ForeignServer    = "YDL1101"
 	NoHandshake      = "YDL1102"
 	Unreachable      = "YDL1103"
@@ -85,6 +87,7 @@ const (
 	ServerSilent     = "YDL1105"
 	ProtocolBroken   = "YDL1106"
 	NotAccepted      = "YDL1107"
+	ResolverFailed   = "YDL1201"
 	NoService        = "YDL2001"
 	NoMethod         = "YDL2002"
 	NoCodec          = "YDL2003"
@@ -99,6 +102,7 @@ const (
 	ReplyUnencodable = "YDL2104"
 	RequestTooLarge  = "YDL2201"
 	ReplyTooLarge    = "YDL2202"
+	MetadataTooLarge = "YDL2203"
 	UnpackedTooLarge = "YDL2204"
 	ReplyBroken      = "YDL2205"
 	TooManyOpen      = "YDL3002"
@@ -107,6 +111,7 @@ const (
 	NoMemory         = "YDL3007"
 	RequestCutShort  = "YDL3008"
 	TurnTooLate      = "YDL3203"
+	NotRegistered    = "YDL4001"
 	HandlerGoexited  = "YDL5002"
 )
 

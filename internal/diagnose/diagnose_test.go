@@ -5,6 +5,7 @@ package diagnose_test
 import (
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -110,6 +111,9 @@ func TestCallsHaveTheirErrorsByName(t *testing.T) {
 }
 
 func TestProcessDescribesThisProcess(t *testing.T) {
+	if name := diagnose.Program(); name == "" || strings.ContainsAny(name, "/ ") {
+		t.Errorf("the program is named %q", name)
+	}
 	p := diagnose.Process(time.Unix(1000, 0))
 	if p.PID != os.Getpid() || p.Goroutines < 1 || p.Heap == 0 || p.Go == "" || !p.Started.Equal(time.Unix(1000, 0)) {
 		t.Errorf("got %+v", p)

@@ -5,9 +5,11 @@ package diagnose_test
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/yodel-rpc/yodel/internal/diagnose"
+	"github.com/yodel-rpc/yodel/internal/stats"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -33,16 +35,17 @@ func TestEarlyKeepsTheLastEvents(t *testing.T) {
 func TestMethodCountsAreBounded(t *testing.T) {
 	var counts diagnose.MethodCounts
 	for i := range 3000 {
-		n, final := counts.Of(fmt.Sprint("Invented", i), true)
-		n.End(0, 12)
-		if i < 500 != final {
+		var kept atomic.Pointer[stats.Calls]
+		counts.For(&kept, fmt.Sprint("Invented", i), 12).End(0, 12)
+		if final := kept.Load() != nil; i < 500 != final {
 			t.Fatalf("method %d: final is %v", i, final)
 		}
 	}
 	for i := range 3000 {
-		n, final := counts.Of(fmt.Sprint("Known", i), false)
+		var kept atomic.Pointer[stats.Calls]
+		n := counts.For(&kept, fmt.Sprint("Known", i), 0)
 		n.End(0, 0)
-		if again, _ := counts.Of(fmt.Sprint("Known", i), false); again != n || !final {
+		if counts.For(nil, fmt.Sprint("Known", i), 0) != n || counts.For(&kept, "", 0) != n {
 			t.Fatalf("method %d has other counters each time", i)
 		}
 	}

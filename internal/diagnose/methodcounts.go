@@ -7,7 +7,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
+	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/stats"
 	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/introspect"
@@ -31,9 +33,26 @@ type MethodCounts struct {
 	others stats.Calls // of methods without counters of their own
 }
 
-// Of returns the counters of a method. Unknown says that no server has the method. The result is
+// For returns the counters of a method of which a call has ended with a code. Kept has the result
+// of an earlier For. It is nil if the method has no place for it.
+func (c *MethodCounts) For(kept *atomic.Pointer[stats.Calls], name string, code int) *stats.Calls {
+	if kept == nil {
+		n, _ := c.of(name, code == int(catalogue.Unimplemented))
+		return n
+	}
+	if n := kept.Load(); n != nil {
+		return n
+	}
+	n, final := c.of(name, code == int(catalogue.Unimplemented))
+	if final {
+		kept.Store(n)
+	}
+	return n
+}
+
+// of returns the counters of a method. Unknown says that no server has the method. The result is
 // final if later calls will return the same counters.
-func (c *MethodCounts) Of(name string, unknown bool) (n *stats.Calls, final bool) {
+func (c *MethodCounts) of(name string, unknown bool) (n *stats.Calls, final bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n := c.byName[name]; n != nil {

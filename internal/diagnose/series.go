@@ -8,6 +8,7 @@ package diagnose
 import (
 	"cmp"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/live"
 	"github.com/yodel-rpc/yodel/internal/stats"
+	"github.com/yodel-rpc/yodel/internal/text"
+	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -130,6 +133,14 @@ func sum(numbers []uint64) (n uint64) {
 		n += more
 	}
 	return n
+}
+
+// Program returns the name of the program, for clients without a name.
+func Program() string {
+	if len(os.Args) == 0 {
+		return ""
+	}
+	return text.Product(filepath.Base(os.Args[0]), wire.MaxCaller)
 }
 
 // Process returns the state of the process. It does not stop other goroutines.

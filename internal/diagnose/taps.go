@@ -13,6 +13,8 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/rate"
+	"github.com/yodel-rpc/yodel/internal/record"
+	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -43,12 +45,14 @@ type Tap struct {
 
 // Ended is a call that has ended.
 type Ended struct {
-	Method   string
-	Tenant   string
-	Took     time.Duration // mux.Untimed if it was not measured
-	Failed   bool
-	Caller   func() string // the name of the caller, or its address
-	Describe func() introspect.Tapped
+	Method  string
+	Tenant  string
+	Trace   string
+	Took    time.Duration // mux.Untimed if it was not measured
+	Code    string        // "" if it succeeded
+	Message string        // of its error
+	Caller  func() string // the name of the caller, or its address
+	Traffic func() introspect.Traffic
 }
 
 // ErrTaps is the error of Open when MaxTaps taps are open.
@@ -110,7 +114,7 @@ func (t *Tap) selects(c *Ended) bool {
 		return false
 	}
 	return (q.Method == "" || q.Method == c.Method) && (q.Peer == "" || q.Peer == c.Caller()) && (q.Tenant == "" || q.Tenant == c.Tenant) &&
-		(!q.Failed || c.Failed) && (q.Slower == 0 || c.Took != mux.Untimed && c.Took >= q.Slower)
+		(!q.Failed || c.Code != "") && (q.Slower == 0 || c.Took != mux.Untimed && c.Took >= q.Slower)
 }
 
 // show adds a call to the feed, or counts it as left out.
@@ -120,10 +124,23 @@ func (t *Tap) show(c *Ended, now time.Duration) {
 		return
 	}
 	select {
-	case t.calls <- c.Describe():
+	case t.calls <- c.describe():
 	default:
 		t.left.Add(1)
 	}
+}
+
+// describe describes the call, within the limits of a record.
+func (c *Ended) describe() introspect.Tapped {
+	traffic := c.Traffic()
+	m := introspect.Tapped{
+		At: time.Now().Round(0).UTC(), Method: text.Cut(c.Method, record.MaxName), Peer: c.Caller(), Tenant: text.Cut(c.Tenant, record.MaxName),
+		In: traffic.BytesIn, Out: traffic.BytesOut, Code: c.Code, Message: text.Cut(c.Message, record.MaxText), Trace: text.Cut(c.Trace, record.MaxText),
+	}
+	if c.Took != mux.Untimed {
+		m.Took = c.Took
+	}
+	return m
 }
 
 // Run sends the calls of the feed. It returns nil after ten minutes, or when draining is closed,

@@ -5,6 +5,7 @@ package diagnose_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,10 +17,14 @@ import (
 
 // ended returns a call that has ended.
 func ended(method string, took time.Duration, failed bool) *diagnose.Ended {
-	return &diagnose.Ended{
-		Method: method, Took: took, Failed: failed, Caller: func() string { return "checkout" },
-		Describe: func() introspect.Tapped { return introspect.Tapped{Method: method} },
+	c := &diagnose.Ended{
+		Method: method, Took: took, Caller: func() string { return "checkout" },
+		Traffic: func() introspect.Traffic { return introspect.Traffic{BytesIn: 3, BytesOut: 4} },
 	}
+	if failed {
+		c.Code, c.Message = "not_found", strings.Repeat("no such order ", 100)
+	}
+	return c
 }
 
 // run runs a tap until it ends. It returns the names of the methods that were sent, and how many
@@ -136,6 +141,35 @@ func TestATapEnds(t *testing.T) {
 		cancel(broken)
 		if _, _, err := run(ctx, tap, nil); !errors.Is(err, broken) {
 			t.Errorf("of a caller that has gone: %v", err)
+		}
+	})
+}
+
+func TestATapDescribesACall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var taps diagnose.Taps
+		tap, err := taps.Open(&introspect.TapQuery{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer taps.Close(tap)
+		failed := ended("Shop.Order", time.Second, true)
+		failed.Tenant, failed.Trace = "acme", "00-1-2-3"
+		taps.Show(failed, time.Hour)
+		taps.Show(ended("Shop.Pay", mux.Untimed, false), time.Hour)
+		ctx, cancel := context.WithCancel(t.Context())
+		var got []introspect.Tapped
+		_ = tap.Run(ctx, nil, func(m *introspect.Tapped) error {
+			if got = append(got, *m); len(got) == 2 {
+				cancel()
+			}
+			return nil
+		})
+		if m := got[0]; m.Code != "not_found" || len(m.Message) != 300 || m.Took != time.Second || m.Peer != "checkout" || m.Tenant != "acme" || m.Trace != "00-1-2-3" || m.In != 3 || m.Out != 4 || m.At.IsZero() {
+			t.Errorf("the failed call is %+v", m)
+		}
+		if m := got[1]; m.Code != "" || m.Message != "" || m.Took != 0 || m.Method != "Shop.Pay" {
+			t.Errorf("the call that was not timed is %+v", m)
 		}
 	})
 }

@@ -23,6 +23,8 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/reason"
+	"github.com/yodel-rpc/yodel/internal/record"
+	"github.com/yodel-rpc/yodel/internal/text"
 )
 
 // A Conn is a connection that an endpoint has dialled. Its zero value means no connection.
@@ -230,11 +232,20 @@ func (ep *Endpoint[O, C]) setReadyLocked(by string, ready bool) {
 	ep.list.Changed(ep.owner, by, ready)
 }
 
-// NotReady returns the reasons why the endpoint is not ready, sorted.
+// NotReady returns the first reasons why the endpoint is not ready, sorted, for a record.
 func (ep *Endpoint[O, C]) NotReady() []string {
+	const most = 8
+	if ep.Status()&^Offline == 0 {
+		return nil
+	}
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
-	return slices.Sorted(maps.Keys(ep.by))
+	by := slices.Sorted(maps.Keys(ep.by))
+	by = by[:min(len(by), most)]
+	for i := range by {
+		by[i] = text.Cut(by[i], record.MaxName)
+	}
+	return by
 }
 
 // Shunned returns how often the endpoint became not ready, by reason.

@@ -12,8 +12,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/reason"
+	"github.com/yodel-rpc/yodel/internal/source"
 )
 
 // A fakeConn is a connection that sends nothing.
@@ -159,14 +161,14 @@ func (c *fakeClient) build(all, given []string) (publish func()) {
 
 // resolve reports instances. Those in upper case are inactive.
 func (c *fakeClient) resolve(addrs ...string) (none bool) {
-	var named []Named
+	var named []source.Found
 	for _, addr := range addrs {
 		lower := strings.ToLower(addr)
-		named = append(named, Named{Addr: lower, Active: lower == addr})
+		named = append(named, source.Found{Instance: discovery.Instance{Addr: lower}, Active: lower == addr})
 	}
-	none = c.list.Update(named, func(int, string) bool { return true }, func(i int) *endpoint {
+	none = c.list.Update(named, func(*source.Found, string) bool { return true }, func(in *source.Found) *endpoint {
 		ep := new(endpoint)
-		ep.Init(&c.list, named[i].Addr, named[i].Addr)
+		ep.Init(&c.list, in.Addr, in.Addr)
 		return ep
 	})
 	c.list.Rebuild()

@@ -9,22 +9,21 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/yodel-rpc/yodel/internal/record"
+	"github.com/yodel-rpc/yodel/internal/source"
+	"github.com/yodel-rpc/yodel/internal/text"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // reshapeAfter is the delay after which balancers learn of a change among the suspects.
 const reshapeAfter = 50 * time.Millisecond
 
-// A Named is an instance that the resolver has reported.
-type Named struct {
-	Addr   string
-	Active bool // it may get calls
-}
-
 // Update applies a set of instances from the resolver, which must have each address once. Keep
 // tells an endpoint of the list what the resolver reports of it now, or returns false if a new one
-// must replace it. Add returns a new endpoint. Both get the index of the instance, and run with a
-// lock held. Update reports whether there is no endpoint. The caller must call Rebuild then.
-func (l *List[O, C]) Update(instances []Named, keep func(i int, of O) bool, add func(i int) *Endpoint[O, C]) (none bool) {
+// must replace it. Add returns a new endpoint. Both run with a lock held, and must not keep in.
+// Update reports whether there is no endpoint. The caller must call Rebuild then.
+func (l *List[O, C]) Update(instances []source.Found, keep func(in *source.Found, of O) bool, add func(in *source.Found) *Endpoint[O, C]) (none bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -38,10 +37,11 @@ func (l *List[O, C]) Update(instances []Named, keep func(i int, of O) bool, add 
 	}
 	var endpoints, added []*Endpoint[O, C]
 	named := make(map[string]bool, len(instances))
-	for i, in := range instances {
+	for i := range instances {
+		in := &instances[i]
 		named[in.Addr] = in.Active
 		ep := known[in.Addr]
-		kept := ep != nil && keep(i, ep.owner)
+		kept := ep != nil && keep(in, ep.owner)
 		if !in.Active {
 			continue
 		}
@@ -50,7 +50,7 @@ func (l *List[O, C]) Update(instances []Named, keep func(i int, of O) bool, add 
 			ep = nil
 		}
 		if ep == nil {
-			ep = add(i)
+			ep = add(in)
 			added = append(added, ep)
 		}
 		ep.unlisted.Store(false)
@@ -125,18 +125,22 @@ func (l *List[O, C]) Resolver() (text string, heard time.Time, failure error) {
 	return l.errText, l.heard, l.err
 }
 
+// Describe returns the state of the resolver for a record, without the number of instances.
+func (l *List[O, C]) Describe() (s introspect.Resolver) {
+	failure, heard, _ := l.Resolver()
+	if !heard.IsZero() {
+		s.Age = time.Since(heard)
+	}
+	s.Err = text.Cut(failure, record.MaxText)
+	return s
+}
+
 // Listed returns the endpoints of the next set.
 func (l *List[O, C]) Listed() []O {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return owners(l.listed)
 }
-
-// The reasons why Await gives up.
-var (
-	ErrClosed = errors.New("the client is closed")
-	ErrLate   = errors.New("the time limit has passed")
-)
 
 // Await waits until the resolver has reported instances and, if set is true, until the first set is
 // built. It returns an error if ctx ends or limit passes first, or if the client is closed. Known
@@ -153,14 +157,14 @@ func (l *List[O, C]) Await(ctx context.Context, limit time.Duration, set bool) (
 		case known && !set, l.current.Load() != nil:
 			return known, nil
 		case closed:
-			return known, ErrClosed
+			return known, source.ErrClosed
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return known, context.Cause(ctx)
 		case <-timer.C:
-			return known, ErrLate
+			return known, source.ErrLate
 		}
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/yodel-rpc/yodel/internal/source"
 )
 
 // listed returns the addresses of the endpoints that the client keeps, sorted.
@@ -159,7 +161,7 @@ func TestOneGoroutineBuildsSets(t *testing.T) {
 		if _, err := c.list.Await(t.Context(), time.Minute, false); err != nil || time.Since(began) != 0 {
 			t.Errorf("whoever needs no set waits %v: %v", time.Since(began), err)
 		}
-		if known, err := c.list.Await(t.Context(), time.Millisecond, true); !known || !errors.Is(err, ErrLate) {
+		if known, err := c.list.Await(t.Context(), time.Millisecond, true); !known || !errors.Is(err, source.ErrLate) {
 			t.Errorf("known %t, %v", known, err)
 		}
 		if _, err := c.list.Await(t.Context(), time.Minute, true); err != nil {
@@ -183,7 +185,7 @@ func TestAwaitEnds(t *testing.T) {
 			t.Errorf("known %t, %v", known, err)
 		}
 		time.AfterFunc(time.Second, c.list.Close)
-		if _, err := c.list.Await(t.Context(), time.Minute, false); !errors.Is(err, ErrClosed) {
+		if _, err := c.list.Await(t.Context(), time.Minute, false); !errors.Is(err, source.ErrClosed) {
 			t.Errorf("on a closed client: %v", err)
 		}
 		if c.resolve("a") || c.list.published() != nil {
@@ -205,7 +207,14 @@ func TestTheFailuresOfAResolver(t *testing.T) {
 		if text, heard, err := c.list.Resolver(); err == nil || text != "another" || !heard.IsZero() {
 			t.Errorf("got %v, %q, %v", err, text, heard)
 		}
+		if s := c.list.Describe(); s.Err != "another" || s.Age != 0 {
+			t.Errorf("the resolver is described as %+v", s)
+		}
 		c.resolve()
+		time.Sleep(time.Second)
+		if s := c.list.Describe(); s.Err != "" || s.Age != time.Second {
+			t.Errorf("the resolver that works again is described as %+v", s)
+		}
 		if text, heard, err := c.list.Resolver(); err != nil || text != "" || heard.IsZero() || !c.list.Fail(errRefused) {
 			t.Errorf("got %v, %q, %v", err, text, heard)
 		}

@@ -6,6 +6,7 @@ package expiry
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/isolate"
@@ -17,6 +18,14 @@ func Earliest(ctx context.Context, deadline time.Time) time.Time {
 		return d
 	}
 	return deadline
+}
+
+// WithCause returns err with the cause with which ctx ended, unless err has it: see Cause.
+func WithCause(ctx context.Context, err error) error {
+	if cause := Cause(ctx); cause != nil && !errors.Is(err, cause) {
+		return errors.Join(err, cause)
+	}
+	return err
 }
 
 // Cause returns the cause with which ctx ended. It is nil if ctx has not ended, or if its cause is

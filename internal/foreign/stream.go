@@ -31,6 +31,16 @@ type Stream struct {
 	sent, sentBytes, received, receivedBytes atomic.Int64
 }
 
+// SendHeader sends the header of the call before the first message. It does nothing in a protocol
+// that cannot do so.
+func (st *Stream) SendHeader() error {
+	sender, ok := st.Messages.(interface{ SendHeader() error })
+	if !ok {
+		return nil
+	}
+	return sender.SendHeader()
+}
+
 // Accept implements pipe.Stream. It does nothing, because other protocols have their own flow
 // control.
 func (st *Stream) Accept() {}

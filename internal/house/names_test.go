@@ -12,7 +12,7 @@ import (
 )
 
 // maxNames is how many names the root package may export, so that one person can know them all.
-const maxNames = 61
+const maxNames = 50
 
 // exportedNames returns the names that a package exports, sorted: types, functions, variables and
 // constants at the top level. Methods and fields do not count, for they are found from their type.

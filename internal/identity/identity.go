@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/keyscope"
+	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -22,6 +23,15 @@ func NewIncarnation() []byte {
 	b := make([]byte, incarnationSize)
 	_, _ = rand.Read(b) // it never fails
 	return b
+}
+
+// Agent returns the agent that a peer names in its settings. If that is own, as of most peers, it
+// returns own, which saves a string.
+func Agent(l *wire.Limits, own string) string {
+	if string(l.Agent) == own {
+		return own
+	}
+	return text.Clip(string(l.Agent), wire.MaxName) // it is kept until the connection ends
 }
 
 // A Server is the identity of a server. It does not change. The zero Server has said nothing.

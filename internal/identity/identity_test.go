@@ -68,3 +68,15 @@ func TestAnInstanceIsKnownByItsIncarnationOrItsServices(t *testing.T) {
 		t.Errorf("two incarnations are %x and %x", a, b)
 	}
 }
+
+func TestAnAgentIsNamed(t *testing.T) {
+	for said, want := range map[string]string{"yodel/1.2": "yodel/1.2", "yodel/1.1": "yodel/1.1", "": ""} {
+		if got := identity.Agent(&wire.Limits{Agent: []byte(said)}, "yodel/1.2"); got != want {
+			t.Errorf("of %q: got %q, want %q", said, got, want)
+		}
+	}
+	l := &wire.Limits{Agent: []byte("yodel/1.2, a long version")}
+	if n := testing.AllocsPerRun(100, func() { _ = identity.Agent(l, "yodel/1.2, a long version") }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

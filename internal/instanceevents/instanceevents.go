@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package instanceevents words the events of a client about the instances that its resolver adds
-// and removes.
+// Package instanceevents words the events of a client about its instances: which of them its
+// resolver adds and removes, and which are ready.
 package instanceevents
 
 import (
 	"fmt"
 	"strings"
 
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -17,42 +18,48 @@ const (
 	Down = "instance down"
 )
 
-// Of returns the events of n instances of a service that the resolver has added or removed. The
-// function at returns the address of instance i, and whether its record says that it is inactive.
-// Many instances at once make one event.
-func Of(kind, service string, n int, at func(i int) (addr string, inactive bool)) (events []introspect.Event) {
+// Of returns the events of instances of a service that the resolver has added or removed. Many
+// instances at once make one event.
+func Of(kind, service string, instances []*discovery.Instance) (events []introspect.Event) {
 	const single, listed = 8, 3
 	of := ""
 	if service != "" {
 		of = " of " + service
 	}
-	if n > single {
+	if n := len(instances); n > single {
 		var addrs []string
 		disabled := 0
-		for i := range n {
-			addr, inactive := at(i)
+		for i, in := range instances {
 			if i < listed {
-				addrs = append(addrs, addr)
+				addrs = append(addrs, in.Addr)
 			}
-			if inactive {
+			if in.State == discovery.Inactive {
 				disabled++
 			}
 		}
 		what := fmt.Sprintf("%d instances%s: %s and others: %s", n, of, strings.Join(addrs, ", "), newsOfMany(kind, n, disabled))
 		return []introspect.Event{{Kind: kind, Object: service, What: what, By: "resolver"}}
 	}
-	for i := range n {
-		addr, inactive := at(i)
+	for _, in := range instances {
 		news := "it has left"
 		switch {
 		case kind == Up:
 			news = "the resolver names it"
-		case inactive:
+		case in.State == discovery.Inactive:
 			news = "it is disabled"
 		}
-		events = append(events, introspect.Event{Kind: kind, Object: addr, What: "an instance" + of + ": " + news, By: "resolver"})
+		events = append(events, introspect.Event{Kind: kind, Object: in.Addr, What: "an instance" + of + ": " + news, By: "resolver"})
 	}
 	return events
+}
+
+// OfReadiness returns the event of an instance that becomes ready, or not ready, for the reason by.
+func OfReadiness(addr, by string, ready bool) introspect.Event {
+	e := introspect.Event{Kind: "not ready", Object: addr, What: "gets no calls while others are ready", By: by}
+	if ready {
+		e.Kind, e.What = "ready", "no longer held back"
+	}
+	return e
 }
 
 // newsOfMany says what has happened to n instances. Of those that the resolver has removed, some

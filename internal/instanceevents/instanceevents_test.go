@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/internal/instanceevents"
 )
 
@@ -25,10 +26,15 @@ func TestOf(t *testing.T) {
 		{instanceevents.Down, "", 9, 9, []string{" 9 instances: " + some + "they are disabled"}},
 		{instanceevents.Down, "Shop", 0, 0, nil},
 	} {
+		instances := make([]*discovery.Instance, test.n)
+		for i := range instances {
+			instances[i] = &discovery.Instance{Addr: fmt.Sprintf("10.0.0.%d:1", i)}
+			if i >= test.n-test.disabled {
+				instances[i].State = discovery.Inactive
+			}
+		}
 		var got []string
-		for _, e := range instanceevents.Of(test.kind, test.service, test.n, func(i int) (string, bool) {
-			return fmt.Sprintf("10.0.0.%d:1", i), i >= test.n-test.disabled
-		}) {
+		for _, e := range instanceevents.Of(test.kind, test.service, instances) {
 			if e.Kind != test.kind || e.By != "resolver" {
 				t.Errorf("got the event %+v", e)
 			}
@@ -36,6 +42,18 @@ func TestOf(t *testing.T) {
 		}
 		if fmt.Sprint(got) != fmt.Sprint(test.want) {
 			t.Errorf("%d instances, %d of them disabled: got %q, want %q", test.n, test.disabled, got, test.want)
+		}
+	}
+}
+
+func TestOfReadiness(t *testing.T) {
+	for ready, want := range map[bool]string{
+		true:  "ready 10.0.0.1:1 no longer held back breaker",
+		false: "not ready 10.0.0.1:1 gets no calls while others are ready breaker",
+	} {
+		e := instanceevents.OfReadiness("10.0.0.1:1", "breaker", ready)
+		if got := fmt.Sprint(e.Kind, " ", e.Object, " ", e.What, " ", e.By); got != want {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	}
 }

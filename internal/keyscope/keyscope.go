@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/catalogue"
+	"github.com/yodel-rpc/yodel/internal/fault"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -104,6 +106,16 @@ func (h *Hold) First() (first Attempt, open bool) {
 	return h.first, h.open > 0
 }
 
+// Held returns why the call may only be sent to servers that remember its key, for people. It
+// returns "" if the call may go anywhere.
+func (h *Hold) Held(now time.Duration) string {
+	first, open := h.First()
+	if !open {
+		return ""
+	}
+	return first.Held(now)
+}
+
 // Claim records that attempt a is about to be sent. Claim fails if a server that does not share its
 // memory with the one of a may have executed the call, or if the key may be forgotten, unless it is
 // harmless to execute the call twice. First is as for Hold.First. If the attempt then fails and was
@@ -127,4 +139,16 @@ func (h *Hold) Release() {
 		defer h.mu.Unlock()
 		h.open--
 	}
+}
+
+// A Refusal is the cause of the error of an attempt that was refused because of its key.
+type Refusal struct {
+	Why string // for people
+}
+
+func (r *Refusal) Error() string { return r.Why }
+
+// Refuse returns why a call of method that may have been executed is not sent again.
+func Refuse(method, why string) *fault.Fault {
+	return fault.Of(catalogue.Unrepeatable, method, "it may have been executed; not sent again: %s", why).Because(&Refusal{why})
 }

@@ -3,6 +3,7 @@
 package keyscope_test
 
 import (
+	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -62,6 +63,13 @@ func TestAReleasedClaimHoldsNothing(t *testing.T) {
 	if first, open := h.First(); !open || first != b {
 		t.Errorf("the first attempt is %v, %v", first, open)
 	}
+	if why := h.Held(time.Minute); why != b.Alone() {
+		t.Errorf("while an attempt is open, the call is held because %q", why)
+	}
+	h.Release()
+	if why := h.Held(time.Minute); why != "" {
+		t.Errorf("after the second release, the call is held because %q", why)
+	}
 }
 
 func TestAServerThatHasNotSpokenMayShareWhatIsNotAProcess(t *testing.T) {
@@ -112,5 +120,16 @@ func TestALongNameIsHashed(t *testing.T) {
 	}
 	if got := keyscope.Named(long+"a", time.Hour); len(got.Name) != len("sha256:")+64 || got == keyscope.Named(long+"b", time.Hour) {
 		t.Errorf("got %v", got)
+	}
+}
+
+func TestARefusedCallMayHaveBeenExecuted(t *testing.T) {
+	f := keyscope.Refuse("Shop.Buy", "it is forgotten")
+	refused, ok := errors.AsType[*keyscope.Refusal](f)
+	if !ok || refused.Why != "it is forgotten" || refused.Error() != refused.Why || f.Unprocessed || f.ID != "YDL1010" {
+		t.Errorf("got %+v, caused by %v", f, refused)
+	}
+	if want := "Shop.Buy: it may have been executed; not sent again: it is forgotten"; f.Error() != want {
+		t.Errorf("got %s, want %s", f, want)
 	}
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package loglimit logs what peers can cause at any rate: so many lines in a period, and then how
-// many were left out.
+// Package loglimit writes the log lines of a server about what peers can cause at any rate: so many
+// lines in a period, and then how many were left out.
 package loglimit
 
 import (
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,24 +16,24 @@ type kind int
 
 // The kinds of lines.
 const (
-	Refused kind = iota
-	Foreign
-	Breach
-	Silent
-	Transport
-	Hidden
-	LeftOut
+	refused kind = iota
+	foreign
+	breach
+	silent
+	transport
+	hidden
+	leftOut
 	kinds
 )
 
 var texts = [kinds]string{
-	Refused:   "yodel: connection refused",
-	Foreign:   "yodel: a peer does not speak yodel",
-	Breach:    "yodel: a peer broke the protocol",
-	Silent:    "yodel: a peer connected and did not say what it speaks",
-	Transport: "yodel: the transport refused a peer",
-	Hidden:    "yodel: a call failed, and its caller does not see the error",
-	LeftOut:   "yodel: a reply was sent without a part of its metadata",
+	refused:   "yodel: connection refused",
+	foreign:   "yodel: a peer does not speak yodel",
+	breach:    "yodel: a peer broke the protocol",
+	silent:    "yodel: a peer connected and did not say what it speaks",
+	transport: "yodel: the transport refused a peer",
+	hidden:    "yodel: a call failed, and its caller does not see the error",
+	leftOut:   "yodel: a reply was sent without a part of its metadata",
 }
 
 // At most perPeriod lines of each kind are logged in a period. The period begins with its
@@ -47,6 +48,8 @@ const (
 type Lines struct {
 	Log *slog.Logger // set before the first line
 
+	hiddenErrors, leftOutPairs atomic.Uint64 // how many there were
+
 	mu     sync.Mutex
 	closed bool
 	kinds  [kinds]struct {
@@ -55,9 +58,9 @@ type Lines struct {
 	}
 }
 
-// Warn logs a line, unless there were too many of its kind. It calls attrs only for a line that it
+// warn logs a line, unless there were too many of its kind. It calls attrs only for a line that it
 // logs, and reports whether it did.
-func (p *Lines) Warn(of kind, attrs func() []any) (logged bool) {
+func (p *Lines) warn(of kind, attrs func() []any) (logged bool) {
 	if logged = p.admit(of); logged {
 		p.Log.Warn(texts[of], attrs()...)
 	}
@@ -79,15 +82,15 @@ func (p *Lines) admit(of kind) bool {
 func (p *Lines) endPeriod(of kind) {
 	p.mu.Lock()
 	k := &p.kinds[of]
-	leftOut := k.lines - perPeriod
+	dropped := k.lines - perPeriod
 	k.lines = 0
 	if k.end != nil {
 		k.end.Stop()
 		k.end = nil
 	}
 	p.mu.Unlock()
-	if leftOut > 0 {
-		p.Log.Warn(texts[of]+": more such lines were left out", "lines", leftOut)
+	if dropped > 0 {
+		p.Log.Warn(texts[of]+": more such lines were left out", "lines", dropped)
 	}
 }
 

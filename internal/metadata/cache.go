@@ -6,7 +6,8 @@ import (
 	"bytes"
 	"sync/atomic"
 
-	"github.com/yodel-rpc/yodel/internal/memory"
+	"github.com/yodel-rpc/yodel/internal/catalogue"
+	"github.com/yodel-rpc/yodel/internal/fault"
 )
 
 // A Cache remembers the metadata that the calls of a client, or of a served connection, have in
@@ -97,10 +98,14 @@ type Kept struct {
 // request.
 const uncounted = 256
 
-// Read returns the map of metadata that a peer has sent, from c if it is remembered there. It
-// counts the memory of larger metadata in a, and returns how many bytes it has counted. If a has no
-// room, Read returns memory.ErrFull.
-func (k *Kept) Read(b []byte, c *Cache, l Limits, a interface{ Take(n int) bool }) (md map[string]string, counted int, err error) {
+// Read returns the map of the metadata of a request that a peer has sent, from c if it is
+// remembered there. Size is the size of the metadata in bytes, with the fields that count as
+// metadata. Read counts the memory of larger metadata in a, and returns how many bytes it has
+// counted.
+func (k *Kept) Read(method string, b []byte, size int, c *Cache, l Limits, a interface{ Take(n int) bool }) (md map[string]string, counted int, _ *fault.Fault) {
+	if err := l.Check(0, size); err != nil {
+		return nil, 0, faultOf(method, err)
+	}
 	if len(b) == 0 {
 		return nil, 0, nil
 	}
@@ -112,11 +117,37 @@ func (k *Kept) Read(b []byte, c *Cache, l Limits, a interface{ Take(n int) bool 
 	}
 	if len(b) > uncounted {
 		if counted = l.Cost(b); !a.Take(counted) {
-			return nil, 0, memory.ErrFull
+			return nil, 0, fault.Of(catalogue.NoMemory, method, "the server has no memory left for the metadata").NotProcessed()
 		}
 	}
-	if md, err = l.Parse(b); err == nil {
-		c.Missed(b, md)
+	md, err := l.Parse(b)
+	if err != nil {
+		return nil, counted, faultOf(method, err)
 	}
-	return md, counted, err
+	c.Missed(b, md)
+	return md, counted, nil
+}
+
+// faultOf returns the fault of a request whose metadata was refused with err.
+func faultOf(method string, err error) *fault.Fault {
+	if what := Excess(err); what != "" {
+		return fault.Of(catalogue.MetadataTooLarge, method, "the metadata %s on the server", what).NotProcessed()
+	}
+	return fault.Of(catalogue.ReplyBroken, method, "the metadata is broken: %v", err).NotProcessed()
+}
+
+// Accept returns the metadata of a connection that a peer has opened, and counts its memory in
+// conn. The text of the fault stands alone. A fault without an ID says that the metadata cannot be
+// decoded.
+func (l Limits) Accept(b []byte, conn interface{ Keep(n int) bool }) (map[string]string, *fault.Fault) {
+	md, err := l.Parse(b)
+	if what := Excess(err); what != "" {
+		return nil, fault.Of(catalogue.MetadataTooLarge, "", "the connection's metadata %s on the server", what)
+	} else if err != nil {
+		return nil, fault.Of("", "", "broken connection metadata")
+	}
+	if len(md) > 0 && !conn.Keep(l.Cost(b)) {
+		return nil, fault.Of(catalogue.NoMemory, "", "the server has no memory left for the connection's metadata")
+	}
+	return md, nil
 }

@@ -3,13 +3,11 @@
 package metadata_test
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"strings"
 	"testing"
 
-	"github.com/yodel-rpc/yodel/internal/memory"
 	"github.com/yodel-rpc/yodel/internal/metadata"
 )
 
@@ -138,23 +136,23 @@ func TestAReusedCallKeepsItsMap(t *testing.T) {
 	var k metadata.Kept
 	b := metadata.Append(nil, some)
 	read := func() map[string]string {
-		md, counted, err := k.Read(b, &c, limits, nil)
-		if err != nil || counted != 0 || !maps.Equal(md, some) {
-			t.Fatalf("got %v, %d bytes, %v", md, counted, err)
+		md, counted, f := k.Read("A.B", b, len(b), &c, limits, nil)
+		if f != nil || counted != 0 || !maps.Equal(md, some) {
+			t.Fatalf("got %v, %d bytes, %v", md, counted, f)
 		}
 		return md
 	}
 	read() // is remembered
 	first := read()
-	if n := testing.AllocsPerRun(100, func() { _, _, _ = k.Read(b, &c, limits, nil) }); n > 0 {
+	if n := testing.AllocsPerRun(100, func() { _, _, _ = k.Read("A.B", b, len(b), &c, limits, nil) }); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
 	first["token"] = "changed"
 	if read(); first["token"] != "changed" {
 		t.Error("a map that its user had changed was used again")
 	}
-	if md, n, err := k.Read(nil, &c, limits, nil); md != nil || n != 0 || err != nil {
-		t.Errorf("no metadata: got %v, %d, %v", md, n, err)
+	if md, n, f := k.Read("A.B", nil, 0, &c, limits, nil); md != nil || n != 0 || f != nil {
+		t.Errorf("no metadata: got %v, %d, %v", md, n, f)
 	}
 }
 
@@ -164,11 +162,48 @@ func TestLargeMetadataIsCounted(t *testing.T) {
 	limits := metadata.Limits{Bytes: 1000, Pairs: 10}
 	b := metadata.Append(nil, map[string]string{"a": strings.Repeat("x", 300)})
 	room, none := account(1000), account(0)
-	if md, n, err := k.Read(b, &c, limits, &room); len(md) != 1 || n != limits.Cost(b) || room != account(1000-n) || err != nil {
-		t.Errorf("got %v, %d bytes, %v", md, n, err)
+	if md, n, f := k.Read("A.B", b, len(b), &c, limits, &room); len(md) != 1 || n != limits.Cost(b) || room != account(1000-n) || f != nil {
+		t.Errorf("got %v, %d bytes, %v", md, n, f)
 	}
 	other := metadata.Append(nil, map[string]string{"b": strings.Repeat("x", 300)})
-	if md, n, err := k.Read(other, &c, limits, &none); md != nil || n != 0 || !errors.Is(err, memory.ErrFull) {
-		t.Errorf("without room: got %v, %d bytes, %v", md, n, err)
+	for _, test := range []struct {
+		b        []byte
+		size     int
+		id, text string
+	}{
+		{other, len(other), "YDL3007", "A.B: the server has no memory left for the metadata"},
+		{nil, 1001, "YDL2203", "A.B: the metadata has 1001 bytes, the limit is 1000 on the server"},
+		{[]byte{9}, 1, "YDL2205", "A.B: the metadata is broken: "},
+	} {
+		md, n, f := k.Read("A.B", test.b, test.size, &c, limits, &none)
+		if md != nil || n != 0 || f == nil || f.ID != test.id || !strings.HasPrefix(f.Error(), test.text) || !f.Unprocessed {
+			t.Errorf("got %v, %d bytes, %v; want %s", md, n, f, test.text)
+		}
+	}
+}
+
+// A keeper is a connection with room for so many bytes.
+type keeper int
+
+func (k keeper) Keep(n int) bool { return n <= int(k) }
+
+func TestMetadataOfAConnectionIsBounded(t *testing.T) {
+	limits := metadata.Limits{Bytes: 50, Pairs: 10}
+	ab := metadata.Append(nil, map[string]string{"a": "b"})
+	for _, test := range []struct {
+		b        []byte
+		room     keeper
+		id, text string // text is empty if it is accepted
+	}{
+		{nil, 0, "", ""},
+		{ab, 1000, "", ""},
+		{ab, 10, "YDL3007", "the server has no memory left for the connection's metadata"},
+		{metadata.Append(nil, map[string]string{"a": strings.Repeat("x", 96)}), 1000, "YDL2203", "the connection's metadata has 99 bytes, the limit is 50 on the server"},
+		{[]byte{9}, 1000, "", "broken connection metadata"},
+	} {
+		md, f := limits.Accept(test.b, test.room)
+		if test.text == "" && (f != nil || (md != nil) != (test.b != nil)) || test.text != "" && (f == nil || f.ID != test.id || f.Text != test.text) {
+			t.Errorf("%d bytes: got %v, %+v; want %q", len(test.b), md, f, test.text)
+		}
 	}
 }

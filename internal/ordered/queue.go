@@ -23,11 +23,16 @@ import (
 	"github.com/yodel-rpc/yodel/internal/guard"
 )
 
+// MinLimit is the smallest limit on the outcomes of a key whose callbacks have not run yet. If a
+// callback makes calls with its own key and waits for them, it delays the callbacks of the calls
+// between.
+const MinLimit = 1024
+
 // Queues holds the ordered calls of a client, by key. E is the type of endpoints, and C is the type
 // of connections. Their zero values mean no endpoint and no connection. Queues and its Turns may be
 // used concurrently. The exported fields must be set before the first call.
 type Queues[E, C comparable] struct {
-	// Limit is how many outcomes of a key may wait until their callbacks run.
+	// Limit is how many outcomes of a key may wait until their callbacks run: MinLimit or more.
 	Limit int
 	// MaxResends is how often a one-way call whose caller has returned is sent to another endpoint.
 	MaxResends int

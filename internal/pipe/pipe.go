@@ -68,10 +68,10 @@ type Pipe struct {
 	Watch interface {
 		Message(ctx context.Context, sent bool, bytes int)
 	}
-	Each   []func(message any, sent bool) error // run for each message, before it goes further
-	Begun  *bool                                // set by the first received message; may be nil
-	Opened *time.Duration                       // set to the reading of the clock when Begun is set; nil if Begun is nil
-	Reuse  bool                                 // decode into the previous message
+	Each   Checks         // run for each message, before it goes further
+	Begun  *bool          // set by the first received message; may be nil
+	Opened *time.Duration // set to the reading of the clock when Begun is set; nil if Begun is nil
+	Reuse  bool           // decode into the previous message
 
 	sending sync.Mutex // held while a message is encoded and sent, so that messages stay in order
 	body    []byte
@@ -81,6 +81,18 @@ type Pipe struct {
 	unpacked []byte
 	taken    int // bytes counted for the last decompressed message
 	slab     rawcodec.Slab
+}
+
+// Checks are functions that decide whether a message may go further. Sent says that this side sends
+// the message.
+type Checks []func(message any, sent bool) error
+
+// Run runs the functions for a message, until one of them fails.
+func (c Checks) Run(message any, sent bool) (err error) {
+	for i := 0; i < len(c) && err == nil; i++ {
+		err = c[i](message, sent)
+	}
+	return err
 }
 
 // keepMemory is the largest buffer that is kept for another message, in bytes.
@@ -94,17 +106,9 @@ func keep(b []byte) []byte {
 	return b[:0]
 }
 
-// check runs the functions of Each for a message.
-func (p *Pipe) check(message any, sent bool) (err error) {
-	for i := 0; i < len(p.Each) && err == nil; i++ {
-		err = p.Each[i](message, sent)
-	}
-	return err
-}
-
 // Send encodes and sends a message. If encoded is not nil, it is the encoding of the message.
 func (p *Pipe) Send(msg any, encoded *[]byte) error {
-	if err := p.check(msg, true); err != nil {
+	if err := p.Each.Run(msg, true); err != nil {
 		return err
 	}
 	p.sending.Lock()
@@ -223,7 +227,7 @@ func (p *Pipe) decode(body []byte, msg any) error {
 	if p.Stats != nil {
 		p.Stats.Received.Add(1)
 	}
-	return p.check(msg, false)
+	return p.Each.Run(msg, false)
 }
 
 // cut returns a raw message in memory of the slab.

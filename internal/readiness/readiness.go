@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 )
@@ -30,7 +31,8 @@ var (
 // the program is ready.
 type Probe struct {
 	ask     func(context.Context) error
-	changed func(err error)
+	log     *slog.Logger
+	changed func()
 	ended   <-chan struct{}
 
 	mu       sync.Mutex
@@ -42,10 +44,10 @@ type Probe struct {
 }
 
 // New returns a Probe that asks until ended is closed. Ask returns nil if the program is ready, and
-// must not panic or end its goroutine. Changed is called with the first answer and with each
-// change.
-func New(ask func(context.Context) error, changed func(err error), ended <-chan struct{}) *Probe {
-	return &Probe{ask: ask, changed: changed, ended: ended, err: errUnknown}
+// must not panic or end its goroutine. The first answer and each change is logged, and then changed
+// is called.
+func New(ask func(context.Context) error, log *slog.Logger, changed func(), ended <-chan struct{}) *Probe {
+	return &Probe{ask: ask, log: log, changed: changed, ended: ended, err: errUnknown}
 }
 
 // Err returns the last answer without asking.
@@ -87,7 +89,7 @@ func (p *Probe) Follow() (stop func()) {
 	go func() {
 		defer close(ended)
 		for {
-			_ = p.Ready() // changed gets the answer
+			_ = p.Ready() // the log gets the answer
 			select {
 			case <-time.After(Every):
 			case <-end:
@@ -142,7 +144,13 @@ func (p *Probe) learn(err error) {
 		p.err = err
 	}
 	p.mu.Unlock()
-	if change {
-		p.changed(err)
+	if !change {
+		return
 	}
+	if err != nil {
+		p.log.Warn("yodel: not ready", "err", err)
+	} else {
+		p.log.Info("yodel: ready")
+	}
+	p.changed()
 }

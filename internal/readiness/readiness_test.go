@@ -3,8 +3,11 @@
 package readiness_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -21,13 +24,14 @@ func TestOneFailureIsNoChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var down atomic.Bool
 		var asked, changes atomic.Int32
+		var log bytes.Buffer
 		p := readiness.New(func(context.Context) error {
 			asked.Add(1)
 			if down.Load() {
 				return errors.New("down")
 			}
 			return nil
-		}, func(error) { changes.Add(1) }, nil)
+		}, slog.New(slog.NewTextHandler(&log, nil)), func() { changes.Add(1) }, nil)
 		if p.Err() == nil {
 			t.Error("it is ready before it has answered")
 		}
@@ -53,6 +57,9 @@ func TestOneFailureIsNoChange(t *testing.T) {
 		if n := asked.Load(); n != 5 {
 			t.Errorf("it was asked %d times in 4 intervals, want 5", n)
 		}
+		if said := log.String(); strings.Count(said, `level=INFO msg="yodel: ready"`) != 2 || strings.Count(said, `level=WARN msg="yodel: not ready" err=down`) != 1 {
+			t.Errorf("the log says:\n%s", said)
+		}
 	})
 }
 
@@ -67,7 +74,7 @@ func TestAProgramThatDoesNotAnswer(t *testing.T) {
 				<-release
 			}
 			return nil
-		}, func(error) {}, ended)
+		}, slog.New(slog.DiscardHandler), func() {}, ended)
 		began := time.Now()
 		for range 3 {
 			if err := p.Ready(); err == nil {
@@ -98,7 +105,7 @@ func TestAnAnswerIsNotOld(t *testing.T) {
 				return errors.New("down")
 			}
 			return nil
-		}, func(error) {}, nil)
+		}, slog.New(slog.DiscardHandler), func() {}, nil)
 		for _, want := range []bool{true, true, false} {
 			if got := p.Ready() == nil; got != want {
 				t.Errorf("after %d questions: ready %t, want %t", asked.Load(), got, want)
@@ -115,7 +122,7 @@ func TestTheEndOfTheProgram(t *testing.T) {
 		p := readiness.New(func(ctx context.Context) error {
 			<-ctx.Done()
 			return ctx.Err()
-		}, func(err error) { t.Errorf("a change to %v", err) }, ended)
+		}, slog.New(slog.DiscardHandler), func() {}, ended)
 		stop, began := p.Follow(), time.Now()
 		synctest.Wait()
 		close(ended)

@@ -5,6 +5,7 @@
 package reason
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,10 @@ type Reason struct {
 	ID   string // of the catalogue of errors
 	Text string // for people; it begins with a small letter
 	Next string // what to do, in place of that of the catalogue; often empty
+	Code uint16 // of the error
+
+	// Unsent says that the call was certainly not executed.
+	Unsent bool
 
 	doubtful bool   // Text must say whether the call may have been executed
 	ended    string // if the call was not sent: its deadline passed, or its caller gave up
@@ -33,25 +38,40 @@ type Side struct {
 	MaxUnsent int    // bytes: Limits.MaxUnsent
 }
 
+// A Call is what a reason says about the call, or about a message of its stream.
+type Call struct {
+	Method  string
+	Waited  time.Duration // to be sent
+	Streams bool          // it has a stream
+}
+
 // The beginnings of the reasons of calls that ended before an answer came.
 const (
 	deadlinePassed = "the deadline passed"
 	callerCanceled = "the caller canceled it"
 )
 
-// Of returns the reason of a call that ended with err. Waited is how long the call waited to be
-// sent. Streams says that it is a call with a stream.
-func (s Side) Of(ctx context.Context, err error, waited time.Duration, streams bool) Reason {
-	r := s.of(ctx, err, streams)
+// Of returns the reason of a call that ended with err. Where is the address of the server, or "" if
+// the call has not reached an endpoint. The text begins with the method and with where.
+func (s Side) Of(ctx context.Context, call Call, where string, err error) Reason {
+	r := s.of(ctx, err, call.Streams)
+	r.Code, r.Unsent = catalogue.Of(r.ID).Code, Unsent(err)
 	if r.ended != "" {
-		wait := waitOf(err, waited)
+		wait := waitOf(err, call.Waited)
 		r.Text, r.Next = r.ended+wait.text, wait.next
 	}
-	switch unsent := Unsent(err); {
-	case r.doubtful && unsent:
+	switch {
+	case r.doubtful && r.Unsent:
 		r.Text += "; it was not executed"
 	case r.doubtful:
 		r.Text += "; it may have been executed"
+	}
+	if where != "" {
+		r.Text = where + ": " + r.Text
+	}
+	r.Text = call.Method + ": " + r.Text
+	if refused, ok := errors.AsType[*mux.Refusal](err); ok { // the server chose the code
+		r.Code, r.ID = refused.Code, cmp.Or(refused.ID, r.ID)
 	}
 	return r
 }

@@ -52,8 +52,9 @@ func TestAReasonSaysWhatHappenedAndWhetherTheCallWasExecuted(t *testing.T) {
 		{server, sent(memory.ErrFull), false, "YDL3007 this server has no memory left for the reply"},
 		{client, sent(&mux.TooLargeError{Size: 10, Limit: 5}), false, "YDL2202 the reply has 10 bytes, this client's limit is 5"},
 	} {
-		r := test.side.Of(t.Context(), test.err, 1234567*time.Microsecond, test.streams)
-		if got := r.ID + " " + r.Text; got != test.want {
+		call := reason.Call{Method: "A.B", Waited: 1234567 * time.Microsecond, Streams: test.streams}
+		r := test.side.Of(t.Context(), call, "10.0.0.1:1", test.err)
+		if got := r.ID + " " + strings.TrimPrefix(r.Text, "A.B: 10.0.0.1:1: "); got != test.want {
 			t.Errorf("%v:\ngot  %q\nwant %q", test.err, got, test.want)
 		}
 	}
@@ -68,15 +69,15 @@ func TestTheCauseOfAContextSaysWhyItEnded(t *testing.T) {
 	defer stop()
 	<-expired.Done()
 	for ctx, want := range map[context.Context]string{canceled: "YDL1006", expired: "YDL1004", t.Context(): "YDL1104"} {
-		if r := (reason.Side{}).Of(ctx, sent(ownCause), 0, false); r.ID != want {
+		if r := (reason.Side{}).Of(ctx, reason.Call{}, "", sent(ownCause)); r.ID != want {
 			t.Errorf("got %s %s, want %s", r.ID, r.Text, want)
 		}
 	}
 }
 
 func TestWhoWaitedGetsTheNextStepOfWhatItWaitedFor(t *testing.T) {
-	own := (reason.Side{}).Of(t.Context(), reason.TooLate(mux.ErrDeadline, "YDL1103", ""), 0, false)
-	window := (reason.Side{}).Of(t.Context(), &mux.CallError{Cause: mux.ErrDeadline, NotProcessed: true, Awaited: mux.AwaitedWindow}, 0, false)
+	own := (reason.Side{}).Of(t.Context(), reason.Call{}, "", reason.TooLate(mux.ErrDeadline, "YDL1103", ""))
+	window := (reason.Side{}).Of(t.Context(), reason.Call{}, "", &mux.CallError{Cause: mux.ErrDeadline, NotProcessed: true, Awaited: mux.AwaitedWindow})
 	if own.Next == "" || window.Next == "" || own.Next == window.Next {
 		t.Errorf("the next steps are %q and %q", own.Next, window.Next)
 	}
@@ -92,5 +93,24 @@ func TestDurationsOfMessagesHaveFewDigits(t *testing.T) {
 	}
 	if got := reason.Plain(fmt.Errorf("outer: %w", errors.New("inner"))); strings.Contains(got, "outer") {
 		t.Errorf("the plain text of an error is %q", got)
+	}
+}
+
+// A server that refuses a connection chooses the code and the ID of the call's error.
+func TestAReasonHasTheCodeOfTheError(t *testing.T) {
+	for _, test := range []struct {
+		where string
+		err   error
+		want  string // the ID, the code, whether the call was not executed, and the text
+	}{
+		{"", unsent(mux.ErrClosed), "YDL1007 1 true A.B: the client was closed; it was not executed"},
+		{"a:1", sent(mux.ErrDeadline), "YDL1004 4 false A.B: a:1: no reply before the deadline; it may be executing still"},
+		{"a:1", &mux.Refusal{Code: 7, ID: "YDL3101", Message: "no"}, "YDL3101 7 false A.B: a:1: the server refused the connection: no"},
+		{"a:1", &mux.Refusal{Code: 7, Message: "no"}, "YDL1107 7 false A.B: a:1: the server refused the connection: no"},
+	} {
+		r := (reason.Side{Name: "client"}).Of(t.Context(), reason.Call{Method: "A.B"}, test.where, test.err)
+		if got := fmt.Sprint(r.ID, " ", r.Code, " ", r.Unsent, " ", r.Text); got != test.want {
+			t.Errorf("%v:\ngot  %q\nwant %q", test.err, got, test.want)
+		}
 	}
 }

@@ -50,6 +50,18 @@ func (s *Served) Queued() time.Duration {
 	return max(s.Taken-s.Arrived, 0)
 }
 
+// Slow reports whether a call was slow. Took is the time since a goroutine began to work on it. For
+// a stream only the time until its method began counts, because the stream may go on for ever.
+func (s *Served) Slow(took time.Duration, streams bool, after time.Duration) bool {
+	if streams {
+		took = 0
+		if s.Began != 0 { // otherwise no middleware ran before the method
+			took = s.Began - s.Taken
+		}
+	}
+	return took+s.Queued() >= after
+}
+
 // Describe adds the times to the report of a call that took as long since a goroutine began to work
 // on it. It returns when the call began. Now is a reading of the clock.
 func (s *Served) Describe(r *introspect.CallReport, took, now time.Duration) (began time.Duration) {

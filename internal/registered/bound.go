@@ -11,6 +11,7 @@ import (
 	"github.com/yodel-rpc/yodel/internal/fault"
 	"github.com/yodel-rpc/yodel/internal/kinds"
 	"github.com/yodel-rpc/yodel/internal/monotime"
+	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -30,6 +31,24 @@ type Bound struct {
 	similar atomic.Pointer[string] // the most similar method name, once it was looked up
 }
 
+// SetCalled sets what a caller in yodel's own protocol has said of the name, before it is used.
+// Late says that it comes after the server was shut down. Codec and compressor say that the server
+// has those that the caller has named.
+func (b *Bound) SetCalled(in *Methods, said *wire.Binding, late, codec, compressor bool) {
+	b.In, b.Name = in, text.Line(string(said.Name))
+	b.Positional, b.Kind = said.Positional != 0, said.Kind
+	switch {
+	case late:
+		b.Wrong = wrongTime
+	case !codec:
+		b.Wrong, b.Absent = WrongCodec, string(said.Codec)
+	case !compressor && len(said.Compressor) > 0:
+		b.Wrong, b.Absent = wrongCompressor, string(said.Compressor)
+	case b.Name != string(said.Name):
+		b.Wrong = WrongName
+	}
+}
+
 // AnyKind is the kind of a Bound of a protocol that does not name the kind.
 const AnyKind = math.MaxUint64
 
@@ -38,9 +57,9 @@ type Wrong uint8
 
 // The reasons. The zero value means that there is none.
 const (
-	WrongTime       Wrong = iota + 1 // the server has been shut down
+	wrongTime       Wrong = iota + 1 // the server has been shut down
 	WrongCodec                       // the server lacks the codec
-	WrongCompressor                  // the server lacks the compressor
+	wrongCompressor                  // the server lacks the compressor
 	WrongName                        // no method can have the name: see Methods.Reserve
 )
 
@@ -58,8 +77,37 @@ func (b *Bound) Find() *Method {
 	return m
 }
 
+// SetMeant makes b the name that a caller of any kind of method asks for: see Methods.Meant. It
+// reports whether such a method exists.
+func (b *Bound) SetMeant(in *Methods, asked string) bool {
+	meant := in.Meant(asked)
+	b.In, b.Name, b.Kind = in, text.Clip(meant, wire.MaxName), AnyKind
+	if b.Name != meant {
+		b.Wrong = WrongName
+		return false
+	}
+	return b.Find() != nil
+}
+
 // Last returns what the last Find returned.
 func (b *Bound) Last() *Method { return b.method.Load() }
+
+// Inline reports where the next call runs, and whether it is timed: see mux.Target.
+func (b *Bound) Inline() (inline, timed bool) {
+	m := b.Last()
+	if m == nil || !m.Inline() {
+		return false, true
+	}
+	return true, m.Stats.TimeNext()
+}
+
+// Expects returns the size of a reply to expect, in bytes: see mux.Target.
+func (b *Bound) Expects() int {
+	if m := b.Last(); m != nil {
+		return m.Replies.Expected()
+	}
+	return 0
+}
 
 // Fits reports whether it is known that calls of m, the result of Find, can succeed. Otherwise the
 // caller asks Check.
@@ -96,17 +144,17 @@ func (b *Bound) Mismatch(m *Method, kind uint64) *fault.Fault {
 
 // refusal returns the fault for b.Wrong.
 func (b *Bound) refusal() *fault.Fault {
-	id, method, text := catalogue.ShuttingDown, b.Name, "the server has been shut down"
+	id, method, said := catalogue.ShuttingDown, b.Name, "the server has been shut down"
 	switch b.Wrong { //nolint:exhaustive // there is something wrong
 	case WrongCodec:
-		id, text = catalogue.NoCodec, fmt.Sprintf("this server does not have the codec %q; it has %s", b.Absent, b.In.Codecs)
+		id, said = catalogue.NoCodec, fmt.Sprintf("this server does not have the codec %q; it has %s", b.Absent, b.In.Codecs)
 	case WrongName:
-		id, text = catalogue.NoService, fmt.Sprintf("a method's name is UTF-8 of at most %d bytes, without control characters", wire.MaxName)
+		id, said = catalogue.NoService, fmt.Sprintf("a method's name is UTF-8 of at most %d bytes, without control characters", wire.MaxName)
 		method = fmt.Sprintf("%.40s…", b.Name)
-	case WrongCompressor:
-		id, text = catalogue.NoCompressor, fmt.Sprintf("this server does not have the compressor %q; it has %s", b.Absent, b.In.Compressors)
+	case wrongCompressor:
+		id, said = catalogue.NoCompressor, fmt.Sprintf("this server does not have the compressor %q; it has %s", b.Absent, b.In.Compressors)
 	}
-	return fault.Of(id, method, "%s", text).NotProcessed()
+	return fault.Of(id, method, "%s", said).NotProcessed()
 }
 
 // suggestion returns the method name that is most similar to b.Name, or "". It is called if there

@@ -38,6 +38,25 @@ func TestABoundNameFollowsItsMethod(t *testing.T) {
 	}
 }
 
+// announced returns the name that a caller has announced.
+func announced(said *wire.Binding, late, codec, compressor bool) *registered.Bound {
+	b := new(registered.Bound)
+	b.SetCalled(nil, said, late, codec, compressor)
+	return b
+}
+
+func TestANameIsAnnounced(t *testing.T) {
+	s := of(t)
+	b := new(registered.Bound)
+	b.SetCalled(s, &wire.Binding{Name: []byte("A.B"), Kind: wire.Feed, Positional: 1}, false, true, false)
+	if b.In != s || b.Name != "A.B" || b.Kind != wire.Feed || !b.Positional || b.Wrong != 0 {
+		t.Errorf("got %+v", b)
+	}
+	if b = announced(&wire.Binding{Name: []byte("A\nB"), Compressor: []byte("gzip")}, false, true, true); b.Wrong != registered.WrongName || b.Name == "A\nB" {
+		t.Errorf("got %d, %q", b.Wrong, b.Name)
+	}
+}
+
 func TestABoundNameSaysWhyItsCallsFail(t *testing.T) {
 	s := of(t, "Arith.Mul")
 	s.Codecs, s.Compressors = "json, raw", "none"
@@ -57,9 +76,10 @@ func TestABoundNameSaysWhyItsCallsFail(t *testing.T) {
 		{b: &registered.Bound{Name: "A.B"}, m: unary, codec: "json"},
 		{b: &registered.Bound{Name: "A.B", Kind: registered.AnyKind}, m: feed, codec: "json"},
 		{b: &registered.Bound{Name: "A.B", Positional: true}, m: dynamic, codec: "json"},
-		{b: &registered.Bound{Name: "A.B", Wrong: registered.WrongTime}, m: unary, id: catalogue.ShuttingDown, text: "A.B: the server has been shut down"},
+		{b: announced(&wire.Binding{Name: []byte("A.B")}, true, false, false), m: unary, id: catalogue.ShuttingDown, text: "A.B: the server has been shut down"},
 		{b: &registered.Bound{Name: "A.B", Wrong: registered.WrongCodec, Absent: "gob"}, id: catalogue.NoCodec, text: `A.B: this server does not have the codec "gob"; it has json, raw`},
-		{b: &registered.Bound{Name: "A.B", Wrong: registered.WrongCompressor, Absent: "zstd"}, id: catalogue.NoCompressor, text: `A.B: this server does not have the compressor "zstd"; it has none`},
+		{b: announced(&wire.Binding{Name: []byte("A.B"), Codec: []byte("gob")}, false, false, false), id: catalogue.NoCodec, text: `A.B: this server does not have the codec "gob"; it has json, raw`},
+		{b: announced(&wire.Binding{Name: []byte("A.B"), Compressor: []byte("zstd")}, false, true, false), id: catalogue.NoCompressor, text: `A.B: this server does not have the compressor "zstd"; it has none`},
 		{b: &registered.Bound{Name: strings.Repeat("a", 50), Wrong: registered.WrongName}, id: catalogue.NoService, text: strings.Repeat("a", 40) + "…: a method's name is UTF-8 of at most 255 bytes, without control characters"},
 		{b: &registered.Bound{Name: "Arith.Mil"}, id: catalogue.NoMethod, text: `Arith.Mil: service "Arith" has no method "Mil"; did you mean "Arith.Mul"?`},
 		{b: &registered.Bound{Name: "A.B"}, m: feed, id: catalogue.WrongKind, text: "A.B: the method is a feed of int to int; the call is for a unary method", public: "the method is a feed"},
@@ -95,5 +115,50 @@ func TestABoundNameRemembersTheSimilarOne(t *testing.T) {
 	}
 	if _, missing := s.Remove([]string{"Arith.Mul"}); missing != "" || !says("Arith.Mill") {
 		t.Error("a name that was removed is suggested")
+	}
+}
+
+func TestABoundNameSaysWhereItsMethodRuns(t *testing.T) {
+	s := of(t)
+	b := &registered.Bound{In: s, Name: "Arith.Mul"}
+	b.Find()
+	if inline, timed := b.Inline(); inline || !timed || b.Expects() != 0 {
+		t.Error("a method that does not exist runs inline, is not timed, or has replies")
+	}
+	m := register(t, s, "Arith.Mul")
+	b.Find()
+	m.Hint(false)
+	if inline, timed := b.Inline(); inline || !timed {
+		t.Error("a long method runs inline, or is not timed")
+	}
+	m.Hint(true)
+	if inline, _ := b.Inline(); !inline {
+		t.Error("a short method does not run inline")
+	}
+	m.Replies.Add(40_000)
+	if b.Expects() != m.Replies.Expected() || b.Expects() == 0 {
+		t.Errorf("it expects %d bytes", b.Expects())
+	}
+}
+
+func TestABoundNameMeansAMethod(t *testing.T) {
+	s := of(t, "shop.Cart.Add")
+	long := strings.Repeat("a", wire.MaxName+1)
+	for asked, want := range map[string]struct {
+		name  string
+		found bool
+		wrong registered.Wrong
+	}{
+		"shop.Cart.Add": {"shop.Cart.Add", true, 0},
+		"shop.Cart/Add": {"shop.Cart.Add", true, 0},
+		"shop.Cart/Buy": {"shop.Cart/Buy", false, 0},
+		"shop\n":        {"shop ", false, registered.WrongName},
+		long:            {"", false, registered.WrongName},
+	} {
+		var b registered.Bound
+		found := b.SetMeant(s, asked)
+		if want.name != "" && b.Name != want.name || len(b.Name) > wire.MaxName || found != want.found || b.Wrong != want.wrong || b.Kind != registered.AnyKind {
+			t.Errorf("%.20q: got %.20q, %t, wrong %d, want %+v", asked, b.Name, found, b.Wrong, want)
+		}
 	}
 }

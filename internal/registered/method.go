@@ -6,11 +6,9 @@ import (
 	"context"
 	"fmt"
 	"reflect"
-	"slices"
 	"sync/atomic"
 
 	"github.com/yodel-rpc/yodel/internal/admission"
-	"github.com/yodel-rpc/yodel/internal/carries"
 	"github.com/yodel-rpc/yodel/internal/kinds"
 	"github.com/yodel-rpc/yodel/internal/pipe"
 	"github.com/yodel-rpc/yodel/internal/reflectcall"
@@ -39,38 +37,28 @@ type Method struct {
 	Nests      atomic.Bool // its handler makes calls with its context
 	Unnamed    atomic.Bool // one of its names was unregistered
 	Stats      stats.Method
-	Replies    stats.Replies
-	First      admission.FirstCalls // the first calls in other protocols
+	Replies    admission.Replies
 
 	hint atomic.Int32
 }
 
-// Use makes m call a function by reflection.
-func (m *Method) Use(fn *reflectcall.Func[*pipe.Pipe]) {
-	m.Kind, m.Positional, m.Args, m.Results = fn.Kind, fn.Positional, fn.In, fn.Out
-	m.NewArgs, m.Call, m.Stream = fn.NewArgs, fn.Call, fn.Stream
+// Unary returns the method that a function is.
+func Unary[In, Out any](f func(ctx context.Context, in *In) (*Out, error)) *Method {
+	return &Method{
+		Args: []reflect.Type{reflect.TypeFor[In]()}, Results: []reflect.Type{reflect.TypeFor[Out]()},
+		NewArgs: func() any { return new(In) },
+		Call: func(ctx context.Context, args any) (any, error) {
+			return reflectcall.Outcome(f(ctx, args.(*In))) //nolint:forcetypeassert // NewArgs made it
+		},
+	}
 }
 
-// Carry sets m.Uncarried: which codecs do not carry the types of the method, and why. The keys of
-// codecs are their names. Carry returns an error if none of the codecs carries all types, or if the
-// method has a type that no codec can carry, such as a channel.
-func Carry[C any](m *Method, codecs map[string]C, names string) error {
-	m.Uncarried = make(map[string]error)
-	types := slices.DeleteFunc(slices.Concat(m.Args, m.Results), reflectcall.HasNoContent) // one-way calls have no reply
-	for name, codec := range codecs {
-		if err := carries.Check(codec, types...); err != nil {
-			m.Uncarried[name] = err
-		}
+// Typed sets the types of the request and the reply of a method, if both are given, and returns m.
+func (m *Method) Typed(types []reflect.Type) *Method {
+	if len(types) == 2 {
+		m.Args, m.Results = types[:1:1], types[1:]
 	}
-	for _, t := range types {
-		if err := reflectcall.Usable(t); err != nil {
-			return err
-		}
-	}
-	if len(m.Uncarried) == len(codecs) {
-		return fmt.Errorf("none of the codecs %s carries its types: %w", names, m.Uncarried["json"])
-	}
-	return nil
+	return m
 }
 
 // TakesOne reports whether the request of a call is one message.
@@ -103,17 +91,22 @@ func (m *Method) ArgTypes() string { return schema.Names(m.Args, m.Positional) }
 
 // The traits of a method that the server reports to callers.
 const (
-	TraitIdempotent = 1 << iota
-	TraitNests
+	traitIdempotent = 1 << iota
+	traitNests
 )
+
+// Info returns what the server says to a caller about a method with these traits.
+func Info(traits uint32) wire.Info {
+	return wire.Info{Known: 1, Idempotent: uint64(traits & traitIdempotent), Nests: uint64(traits & traitNests / traitNests)}
+}
 
 // Traits returns the traits of the method.
 func (m *Method) Traits() (traits uint32) {
 	if m.Idempotent.Load() {
-		traits = TraitIdempotent
+		traits = traitIdempotent
 	}
 	if m.Nests.Load() {
-		traits |= TraitNests
+		traits |= traitNests
 	}
 	return traits
 }

@@ -4,44 +4,13 @@ package registered_test
 
 import (
 	"context"
-	"errors"
 	"reflect"
-	"strings"
 	"testing"
 
-	"github.com/yodel-rpc/yodel/internal/pipe"
 	"github.com/yodel-rpc/yodel/internal/reflectcall"
 	"github.com/yodel-rpc/yodel/internal/registered"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
-
-// A codec carries no message of one type.
-type codec struct{ not reflect.Type }
-
-// CheckType is asked by package carries.
-func (c codec) CheckType(t reflect.Type) error {
-	if t == c.not {
-		return errors.New("it does not carry " + t.String())
-	}
-	return nil
-}
-
-func TestAMethodFindsTheCodecsThatDoNotCarryItsTypes(t *testing.T) {
-	number, word := reflect.TypeFor[int](), reflect.TypeFor[string]()
-	codecs := map[string]codec{"json": {}, "words": {number}, "numbers": {word}}
-	m := &registered.Method{Args: []reflect.Type{number}, Results: []reflect.Type{number}}
-	if err := registered.Carry(m, codecs, "all"); err != nil || len(m.Uncarried) != 1 || m.Uncarried["words"] == nil {
-		t.Errorf("got %v, and not carried by %v", err, m.Uncarried)
-	}
-	err := registered.Carry(m, map[string]codec{"json": {number}, "words": {number}}, "json, words")
-	if err == nil || !strings.Contains(err.Error(), "none of the codecs json, words carries its types: it does not carry int") {
-		t.Errorf("got %v", err)
-	}
-	m.Args = []reflect.Type{reflect.TypeFor[func()]()}
-	if err := registered.Carry(m, codecs, "all"); err == nil {
-		t.Error("a function can be sent")
-	}
-}
 
 func TestAMethodDescribesItself(t *testing.T) {
 	number, word := []reflect.Type{reflect.TypeFor[int]()}, []reflect.Type{reflect.TypeFor[string]()}
@@ -62,21 +31,30 @@ func TestAMethodDescribesItself(t *testing.T) {
 	}
 }
 
-func TestAMethodCallsAFunction(t *testing.T) {
-	none := func(reflect.Type) (reflectcall.StreamParam[*pipe.Pipe], bool) {
-		return reflectcall.StreamParam[*pipe.Pipe]{}, false
+func TestAMethodTakesItsTypesOrNone(t *testing.T) {
+	number, word := reflect.TypeFor[int](), reflect.TypeFor[string]()
+	if m := new(registered.Method).Typed([]reflect.Type{number, word}); m.Types() != "int to string" {
+		t.Errorf("got %s", m.Types())
 	}
-	fn, err := reflectcall.Of[[]any](reflect.ValueOf(func(in *int) (*int, error) { return new(2 * *in), nil }), none)
-	if err != nil {
-		t.Fatal(err)
+	if m := new(registered.Method).Typed([]reflect.Type{number}); m.Args != nil || m.Results != nil {
+		t.Errorf("got %s", m.Types())
 	}
-	m := new(registered.Method)
-	m.Use(fn)
+}
+
+func TestAUnaryFunctionIsAMethod(t *testing.T) {
+	m := registered.Unary(func(_ context.Context, in *int) (*int, error) {
+		if *in == 0 {
+			return nil, nil
+		}
+		return new(2 * *in), nil
+	})
 	in := m.NewArgs()
+	if _, err := m.Call(t.Context(), in); err != reflectcall.ErrNoReply { // it is returned bare
+		t.Errorf("got %v", err)
+	}
 	*in.(*int) = 21 // it panics if the test fails
-	out, err := m.Call(context.Background(), in)
-	if n, ok := out.(*int); err != nil || !ok || *n != 42 || m.Kind != wire.Unary || m.Positional {
-		t.Errorf("got %v, %v of %+v", out, err, m.Signature())
+	if out, err := m.Call(t.Context(), in); err != nil || *out.(*int) != 42 || m.Types() != "int to int" {
+		t.Errorf("got %v, %v of %s", out, err, m.Types())
 	}
 }
 
@@ -91,15 +69,17 @@ func TestHintsDecideWhereAMethodRuns(t *testing.T) {
 
 func TestTraitsOfAMethod(t *testing.T) {
 	m := new(registered.Method)
-	if got := m.Traits(); got != 0 {
-		t.Errorf("got %b", got)
+	says := func(want wire.Info) {
+		t.Helper()
+		if got := registered.Info(m.Traits()); got != want {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
 	}
-	m.Idempotent.Store(true)
-	if got := m.Traits(); got != registered.TraitIdempotent {
-		t.Errorf("idempotent: got %b", got)
-	}
+	says(wire.Info{Known: 1})
 	m.Nests.Store(true)
-	if got := m.Traits(); got != registered.TraitIdempotent|registered.TraitNests {
-		t.Errorf("and it nests: got %b", got)
-	}
+	says(wire.Info{Known: 1, Nests: 1})
+	m.Idempotent.Store(true)
+	says(wire.Info{Known: 1, Idempotent: 1, Nests: 1})
+	m.Nests.Store(false)
+	says(wire.Info{Known: 1, Idempotent: 1})
 }

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package registered has the methods that a server has registered, by name: what each takes and
+// Package registered registers the methods of a server, and has them by name: what each takes and
 // returns, and where it runs. A Bound is such a name as one connection calls it. It finds the
 // method, and says why calls of the name cannot succeed.
 package registered
 
 import (
-	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 
+	"github.com/yodel-rpc/yodel/internal/catalogue"
+	"github.com/yodel-rpc/yodel/internal/fault"
 	"github.com/yodel-rpc/yodel/internal/rate"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/wire"
@@ -26,8 +28,14 @@ import (
 // a server registers its methods grows linearly with their number.
 type Methods struct {
 	// BuiltIn is the service of the methods that every server has. Codecs and Compressors are the
-	// names of those that the server has, for errors. These fields do not change.
+	// names of those that the server has, for errors. The fields do not change.
 	BuiltIn, Codecs, Compressors string
+	// View is the type of parameters that are the encoded request itself.
+	View reflect.Type
+	// Accept is asked before a method is registered, and may refuse its name. Nil accepts all.
+	Accept func(name string) error
+	// Changed is called when methods were registered or removed. It may be nil.
+	Changed func()
 
 	current  atomic.Pointer[table] // nil after a change
 	version  atomic.Uint64
@@ -78,20 +86,20 @@ func (s *Methods) Meant(name string) string {
 }
 
 // Reserve checks the names of methods, and prevents other registrations of them until Release. Its
-// error says which name cannot be registered, and why.
-func (s *Methods) Reserve(names []string) error {
+// fault says which name cannot be registered, and why.
+func (s *Methods) Reserve(names []string) *fault.Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, name := range names {
 		switch {
 		case name == "":
-			return errors.New("register: a method needs a name")
+			return fault.Of(catalogue.NotRegistered, "register", "a method needs a name")
 		case len(name) > wire.MaxName:
-			return fmt.Errorf("register %.40s…: the name has %d bytes, the limit is %d", name, len(name), wire.MaxName)
+			return fault.Of(catalogue.NotRegistered, fmt.Sprintf("register %.40s…", name), "the name has %d bytes, the limit is %d", len(name), wire.MaxName)
 		case text.Line(name) != name: // errors and logs would show it as another name
-			return fmt.Errorf("register %q: the name has control characters, or is not valid UTF-8", name)
+			return fault.Of(catalogue.NotRegistered, fmt.Sprintf("register %q", name), "the name has control characters, or is not valid UTF-8")
 		case s.byName[name] != nil || s.reserved[name]:
-			return fmt.Errorf("register %s: the name is taken", name)
+			return fault.Of(catalogue.NotRegistered, "register "+name, "the name is taken")
 		}
 	}
 	if s.reserved == nil {
@@ -166,11 +174,8 @@ func (s *Methods) changedLocked() {
 }
 
 // Version returns a number that grows with each change of the methods and of their names, and with
-// each call of Marked.
+// each call of Mark.
 func (s *Methods) Version() uint64 { return s.version.Load() }
-
-// Marked says that a property of a method has changed.
-func (s *Methods) Marked() { s.version.Add(1) }
 
 // Each calls f for each method with its names, sorted by the first name. F may call the methods of
 // s.
@@ -187,15 +192,15 @@ func (s *Methods) Each(f func(names []string, m *Method)) {
 	}
 }
 
-// TryEach is Each for callers that must not wait: it returns false if another call changes or lists
-// the methods. F gets each method once, in no order, and must not call the methods of s.
-func (s *Methods) TryEach(f func(m *Method)) bool {
+// Inflight returns how many calls of the methods are executing. It does not wait: ok is false if
+// another goroutine changes or lists the methods.
+func (s *Methods) Inflight() (calls int64, ok bool) {
 	if !s.mu.TryLock() {
-		return false
+		return 0, false
 	}
 	defer s.mu.Unlock()
 	for m := range s.names {
-		f(m)
+		calls += m.Stats.Inflight()
 	}
-	return true
+	return calls, true
 }

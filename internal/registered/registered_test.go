@@ -29,13 +29,9 @@ func of(t testing.TB, names ...string) *registered.Methods {
 
 func register(t testing.TB, s *registered.Methods, name string) *method {
 	t.Helper()
-	if err := s.Reserve([]string{name}); err != nil {
-		t.Fatal(err)
-	}
-	defer s.Release([]string{name})
 	m := new(method)
-	if !s.Add("", map[string]*method{name: m}) {
-		t.Fatalf("%s was not added", name)
+	if err := s.Publish(map[string]*method{name: m}); err != nil {
+		t.Fatal(err)
 	}
 	return m
 }
@@ -55,9 +51,10 @@ func TestNamesComeAndGo(t *testing.T) {
 	if got := strings.Join(listed, " "); got != "Arith.Add Arith.Mul=Times" {
 		t.Errorf("got %s", got)
 	}
-	count := 0
-	if !s.TryEach(func(*method) { count++ }) || count != 2 {
-		t.Errorf("TryEach had %d methods", count)
+	mul.Stats.Begin()
+	s.Get("Arith.Add").Stats.Begin()
+	if calls, ok := s.Inflight(); calls != 2 || !ok {
+		t.Errorf("%d calls are in flight, counted %v", calls, ok)
 	}
 	if removed, missing := s.Remove([]string{"Arith.Mul", "Nothing"}); removed != nil || missing != "Nothing" || s.Get("Arith.Mul") == nil {
 		t.Errorf("got %v, %q", removed, missing)

@@ -115,6 +115,37 @@ func (s *Sampler) Admit(kind Kind, now time.Duration) bool {
 	}
 }
 
+// An Admission is the samplers that keep the record of a call.
+type Admission struct {
+	kind Kind
+	to   [2]*Sampler
+}
+
+// Admit asks at most two samplers to keep the record of a call that has ended with a code: see
+// Sampler.Admit. Samplers that are nil, or the same as the first one, are left out. Wanted says
+// that the caller asked for the record.
+func Admit(wanted bool, code int, now time.Duration, samplers ...*Sampler) Admission {
+	a := Admission{kind: KindOf(wanted, code)}
+	for i, s := range samplers {
+		if s != nil && (i == 0 || s != samplers[0]) && s.Admit(a.kind, now) {
+			a.to[i] = s
+		}
+	}
+	return a
+}
+
+// Any reports whether a sampler keeps the record.
+func (a *Admission) Any() bool { return a.to != [2]*Sampler{} }
+
+// Keep gives the record to the samplers that keep it: see Sampler.Keep.
+func (a *Admission) Keep(r *introspect.CallReport) {
+	for _, s := range a.to {
+		if s != nil {
+			s.Keep(a.kind, r)
+		}
+	}
+}
+
 // Keep keeps a record that was admitted, in place of the oldest of its kind if there are too many.
 // R must not be changed any more.
 func (s *Sampler) Keep(kind Kind, r *introspect.CallReport) {

@@ -154,3 +154,31 @@ func TestWhenACallIsSlow(t *testing.T) {
 		}
 	}
 }
+
+func TestARecordIsKeptByTheSamplersThatAdmitIt(t *testing.T) {
+	own, server, full := samples.New(), samples.New(), samples.New()
+	admit(full, slow, 1000, time.Hour)
+	before := len(full.Read(nil).Calls)
+	for _, test := range []struct {
+		name          string
+		to            []*samples.Sampler
+		any           bool
+		owns, servers int // records that are kept then
+	}{
+		{"a server", []*samples.Sampler{own}, true, 1, 0},
+		{"a client without a server", []*samples.Sampler{own, nil}, true, 2, 0},
+		{"a server's own calls", []*samples.Sampler{own, own}, true, 3, 0},
+		{"a client of a handler", []*samples.Sampler{own, server}, true, 4, 1},
+		{"a full one", []*samples.Sampler{full, server}, true, 4, 2},
+		{"only a full one", []*samples.Sampler{full}, false, 4, 2},
+	} {
+		a := samples.Admit(false, 0, time.Hour, test.to...)
+		if a.Any() != test.any {
+			t.Errorf("%s: a sampler keeps the record: %t", test.name, a.Any())
+		}
+		a.Keep(&introspect.CallReport{Slow: true})
+		if o, s, f := len(own.Read(nil).Calls), len(server.Read(nil).Calls), len(full.Read(nil).Calls); o != test.owns || s != test.servers || f != before {
+			t.Errorf("%s: the samplers have %d, %d and %d records", test.name, o, s, f)
+		}
+	}
+}

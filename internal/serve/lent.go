@@ -8,10 +8,24 @@ import (
 	"sync"
 )
 
+// A lentConn is a connection of a client.
+type lentConn interface {
+	comparable
+	Refuse() <-chan struct{} // refuses further requests, and closes the channel when none is open
+	CancelRequests()         // ends the contexts of the open requests
+}
+
+// A pool runs requests.
+type pool interface {
+	comparable
+	Settled() <-chan struct{} // is closed when no request runs
+	Cancel()                  // ends the contexts of requests that still run
+}
+
 // A Lent holds the connections of clients that execute the methods of a server, and the pools that
 // run their requests. They belong to the clients, so they go on when the server has shut down. C
 // and P are their types. The zero Lent is empty. It may be used concurrently.
-type Lent[C, P comparable] struct {
+type Lent[C lentConn, P pool] struct {
 	mu    sync.Mutex
 	conns map[C]struct{}
 	pools map[P]struct{}

@@ -7,7 +7,6 @@ package serve
 
 import (
 	"container/list"
-	"context"
 	"maps"
 	"net"
 	"slices"
@@ -317,22 +316,4 @@ func (s *Conns[C]) CutOff() (left int) {
 		go s.o.Abort(c)
 	}
 	return len(s.open) + s.arriving - s.accepting
-}
-
-// Wait waits until all channels are closed. It returns the cause of ctx if ctx ends first. A
-// channel that is already closed counts even if ctx has ended.
-func Wait(ctx context.Context, channels []<-chan struct{}) error {
-	for _, ch := range channels {
-		select {
-		case <-ch:
-			continue
-		default:
-		}
-		select {
-		case <-ch:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	return nil
 }

@@ -380,7 +380,7 @@ func TestCutOffEndsConnectionsThatHang(t *testing.T) {
 		s.did(t, "drain")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := serve.Wait(ctx, []<-chan struct{}{s.Empty()}); !errors.Is(err, context.DeadlineExceeded) {
+		if err := new(lent).Drain(s.Empty()).Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v, want that Wait ends with its context", err)
 		}
 		if left := s.CutOff(); left != 2 {
@@ -389,7 +389,7 @@ func TestCutOffEndsConnectionsThatHang(t *testing.T) {
 		s.did(t, "abort")
 		close(goOn)
 		s.did(t, "closed")
-		if err := serve.Wait(ctx, []<-chan struct{}{s.Empty()}); err != nil {
+		if err := new(lent).Drain(s.Empty()).Wait(ctx); err != nil {
 			t.Errorf("got %v, want nil, because nothing is left", err)
 		}
 		if err := s.Admit(); !errors.Is(err, errClosed) {

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// OrphanTime is how long one-way calls may go on when their client has disconnected, as in package
+// orphanTime is how long one-way calls may go on when their client has disconnected, as in package
 // mux. A client whose one-way call waits that long may count as disconnected.
-const OrphanTime = 30 * time.Second
+const orphanTime = 30 * time.Second
 
-// ReadAhead reads into the buffer while the reading goroutine does not read. So it can tell when
+// readAhead reads into the buffer while the reading goroutine does not read. So it can tell when
 // the client disconnects. When the buffer is full, it asks the system. If the client has sent more
 // than the system takes, the system does not know either: then a client counts as gone after
-// OrphanTime, unless patient is set. The function stop ends the read-ahead.
-func (c *Conn) ReadAhead(patient bool) (stop func()) {
+// orphanTime, unless patient is set. The function stop ends the read-ahead.
+func (c *Conn) readAhead(patient bool) (stop func()) {
 	c.flushApart()
 	if !c.beginReadAhead() {
 		return func() {}
@@ -25,7 +25,7 @@ func (c *Conn) ReadAhead(patient bool) (stop func()) {
 	go func() {
 		defer close(ended)
 		defer c.o.Guard.Rescue("a connection's own code")
-		c.readAhead(patient, stopped)
+		c.readUntilGone(patient, stopped)
 	}()
 	return func() {
 		close(stopped)
@@ -35,8 +35,8 @@ func (c *Conn) ReadAhead(patient bool) (stop func()) {
 	}
 }
 
-// readAhead reads until it is stopped, or the client has disconnected.
-func (c *Conn) readAhead(patient bool, stopped <-chan struct{}) {
+// readUntilGone reads until it is stopped, or the client has disconnected.
+func (c *Conn) readUntilGone(patient bool, stopped <-chan struct{}) {
 	began := time.Now()
 	for c.reader.Buffered() < c.reader.Size() {
 		_, err := c.reader.Peek(c.reader.Buffered() + 1)
@@ -47,7 +47,7 @@ func (c *Conn) readAhead(patient bool, stopped <-chan struct{}) {
 			return
 		}
 	}
-	for !c.o.HungUp(c.nc) && (patient || time.Since(began) < OrphanTime) {
+	for !c.o.HungUp(c.nc) && (patient || time.Since(began) < orphanTime) {
 		select {
 		case <-time.After(time.Second):
 		case <-stopped:
@@ -61,7 +61,7 @@ func (c *Conn) readAhead(patient bool, stopped <-chan struct{}) {
 	c.wakeLocked(past)
 }
 
-// beginReadAhead reports whether stop could interrupt a Read of ReadAhead.
+// beginReadAhead reports whether stop could interrupt a Read of readAhead.
 func (c *Conn) beginReadAhead() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

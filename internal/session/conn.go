@@ -5,7 +5,8 @@
 // server makes a client wait, writes within bounds, counts the memory that the client makes the
 // server hold, and ends a connection that drains without losing a request.
 //
-// The package knows neither the protocol nor the calls. It knows how many calls are open.
+// The package does not know the protocol. It knows how much the server has to hold for a call, and
+// until when.
 package session
 
 import (
@@ -18,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/admission"
 	"github.com/yodel-rpc/yodel/internal/inline"
 	"github.com/yodel-rpc/yodel/internal/monotime"
 	"github.com/yodel-rpc/yodel/internal/opencalls"
@@ -34,8 +36,14 @@ type Options struct {
 	KeepAlive time.Duration
 	// IdleTimeout ends a connection without open calls. Zero means never.
 	IdleTimeout time.Duration
-	// MaxMemory is how many bytes a client may make the server hold.
+	// MaxMemory is how many bytes a client may make the server hold. Half of it is for requests.
 	MaxMemory int
+	// MaxMessage is how many bytes a request may have.
+	MaxMessage int
+	// MaxOpen is how many admitted calls of a client may be open.
+	MaxOpen int
+	// Room limits the admitted calls of all clients.
+	Room *admission.Room
 	// Memory counts these bytes for all clients.
 	Memory interface {
 		TakeFor(n, held int) bool
@@ -47,21 +55,26 @@ type Options struct {
 	HungUp func(net.Conn) bool
 	// Shared is what protocols keep for all connections of the server.
 	Shared sync.Map
-	// Guard recovers panics of a connection's own code. Rescue is deferred.
+	// Guard recovers panics of a connection's own code and of protocols. Rescue is deferred.
 	Guard interface{ Rescue(what string) }
 }
 
 // A Conn is a connection. One goroutine at a time may call Next, read from Reader, or wait for the
 // end of a read-ahead. All other methods may be called concurrently.
 type Conn struct {
+	// Connect decides whether the client may call: see Greet. It is set before the first call. If
+	// it is nil, the client may call.
+	Connect func() error
+
+	life
 	nc        net.Conn // nil for calls that do not come from a connection
 	socket    direct   // that of nc, if nc is a plain socket
 	o         *Options
-	gone      func()          // tells that the client has disconnected
-	ended     <-chan struct{} // closed when the session has ended
+	room      admission.Room // the limits of this connection
 	reader    *bufio.Reader
-	loop      *loop  // nil without Loop
-	first     []byte // read before the protocol was known
+	loop      *loop         // nil without Loop
+	began     time.Duration // on the clock
+	first     []byte        // read before the protocol was known
 	draining  chan struct{}
 	drainOnce sync.Once
 	quiet     atomic.Bool   // no call was open for quietTime during the drain
@@ -69,6 +82,7 @@ type Conn struct {
 	writing   chan struct{} // holds the token of the running Write; no mutex, so that the time of a synctest bubble passes meanwhile
 
 	mu        sync.Mutex
+	protocol  string        // its name, once Reader was called
 	native    bool          // the connection speaks yodel's own protocol
 	open      int           // calls, and requests that count as calls
 	calls     opencalls.Set // the open calls
@@ -109,12 +123,15 @@ var errSlow = errors.New("the rest of a message arrives with less than 4 KiB per
 // past is a deadline that ends a Read at once.
 var past = time.Unix(1, 0)
 
-// New returns the Conn of nc, which is nil for calls that do not come from a connection. Conn calls
-// gone when the client has disconnected. The owner closes ended when the session has ended.
-func New(nc net.Conn, o *Options, gone func(), ended <-chan struct{}) *Conn {
-	return &Conn{
-		nc: nc, socket: direct{Conn: socket.Of(nc)}, o: o, gone: gone, ended: ended, draining: make(chan struct{}), writing: make(chan struct{}, 1), lastEnd: monotime.Now(),
+// New returns the Conn of nc, which is nil for calls that do not come from a connection.
+func New(nc net.Conn, o *Options) *Conn {
+	began := monotime.Now()
+	c := &Conn{
+		nc: nc, socket: direct{Conn: socket.Of(nc)}, o: o, draining: make(chan struct{}), writing: make(chan struct{}, 1), began: began, lastEnd: began,
 	}
+	c.room.Calls, c.room.Bytes = o.MaxOpen, o.MaxMemory/2
+	c.begin()
+	return c
 }
 
 // Sniff reads until match has recognized the protocol by the first bytes, or says that more bytes
@@ -151,12 +168,12 @@ func (c *Conn) decided(native bool, first []byte) []byte {
 	return first
 }
 
-// Reader returns the reader of the connection, from its first byte. The bounds of Next apply to
-// messages that Next has begun only.
-func (c *Conn) Reader() *bufio.Reader {
+// Reader returns the reader of the connection, from its first byte, for a protocol of this name.
+// The bounds of Next apply to messages that Next has begun only.
+func (c *Conn) Reader(protocol string) *bufio.Reader {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.receiving = false
+	c.protocol, c.receiving = protocol, false
 	c.changedLocked()
 	c.reader = bufio.NewReaderSize(reader{c}, BufferSize)
 	return c.reader
@@ -312,28 +329,12 @@ func (c *Conn) Busy(n int) {
 	c.countLocked(n)
 }
 
-// Begin adds an open call.
-func (c *Conn) Begin(call *opencalls.Entry) {
+// Describe returns the protocol of the connection, when it began, and how many calls are open.
+func (c *Conn) Describe() introspect.ConnInfo {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.calls.Add(call)
-	c.countLocked(1)
-}
-
-// End removes an open call, and uncounts n bytes that Take counted for it.
-func (c *Conn) End(call *opencalls.Entry, n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.calls.Remove(call)
-	c.countLocked(-1)
-	c.giveLocked(n)
-}
-
-// Open returns how many calls are open.
-func (c *Conn) Open() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.calls.Len
+	since := monotime.Time(c.began).Round(0).UTC()
+	return introspect.ConnInfo{Protocol: c.protocol, Since: since, Conn: introspect.Conn{Open: c.calls.Len}}
 }
 
 // Executing returns the calls that execute, which are those of a peer.
@@ -350,10 +351,8 @@ func (c *Conn) countLocked(calls int) {
 	c.changedLocked()
 }
 
-// Ending returns how the connection has ended, and with which error, if its protocol has ended with
-// err. Aborted says that this side has closed the connection. Breach says that the error is that of
-// the protocol.
-func (c *Conn) Ending(err error, aborted bool) (kind introspect.ConnEventKind, breach bool, why error) {
+// ending returns the results of Finish. Aborted says that this side has closed the connection.
+func (c *Conn) ending(err error, aborted bool) (kind introspect.ConnEventKind, breach bool, why error) {
 	here, readErr, writeErr := c.failures()
 	over := err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 	switch {

@@ -4,6 +4,7 @@ package session_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -15,6 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/admission"
+	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/session"
 	"github.com/yodel-rpc/yodel/introspect"
 )
@@ -23,9 +26,9 @@ import (
 type link struct {
 	*session.Conn
 	client, server net.Conn
-	gone           atomic.Bool
 	end            func()
 	held           atomic.Int64 // bytes, as Options.Memory counts them
+	rescued        atomic.Int32 // calls of Rescue
 }
 
 func (l *link) TakeFor(n, held int) bool {
@@ -35,8 +38,14 @@ func (l *link) TakeFor(n, held int) bool {
 	l.held.Add(int64(n))
 	return true
 }
-func (l *link) Give(n int)    { l.held.Add(-int64(n)) }
-func (l *link) Rescue(string) { _ = recover() }
+func (l *link) Give(n int) { l.held.Add(-int64(n)) }
+func (l *link) Rescue(string) {
+	l.rescued.Add(1)
+	_ = recover()
+}
+
+// gone reports whether the calls have ended because the client has disconnected.
+func (l *link) gone() bool { return context.Cause(l.Context()) == mux.ErrCallerGone }
 
 // connect returns a link over a pipe. Change, which may be nil, changes its options.
 func connect(t *testing.T, change func(*session.Options)) *link {
@@ -45,18 +54,17 @@ func connect(t *testing.T, change func(*session.Options)) *link {
 	l.client, l.server = net.Pipe()
 	o := &session.Options{
 		Handshake: time.Second, KeepAlive: 5 * time.Second, IdleTimeout: time.Minute, MaxMemory: 100_000, Memory: l, Guard: l,
+		MaxMessage: 1000, MaxOpen: 2, Room: &admission.Room{Calls: 3, Bytes: 100_000},
 		HungUp: func(net.Conn) bool { return false },
 	}
 	if change != nil {
 		change(o)
 	}
-	ended := make(chan struct{})
-	l.Conn = session.New(l.server, o, func() { l.gone.Store(true) }, ended)
-	l.end = sync.OnceFunc(func() {
-		close(ended)
+	l.Conn = session.New(l.server, o)
+	l.end = func() {
+		l.Abort()
 		_ = l.client.Close()
-		_ = l.server.Close()
-	})
+	}
 	t.Cleanup(l.end)
 	return l
 }
@@ -99,7 +107,7 @@ func TestTheFirstBytesDecideTheProtocol(t *testing.T) {
 			if sent != "abX" {
 				return
 			}
-			if got, err := io.ReadAll(io.LimitReader(l.Reader(), 3)); string(got) != sent || err != nil {
+			if got, err := io.ReadAll(io.LimitReader(l.Reader(""), 3)); string(got) != sent || err != nil {
 				t.Errorf("the reader begins with %q, %v", got, err)
 			}
 		})
@@ -123,7 +131,7 @@ func TestTheRestOfAMessageMustArriveInTime(t *testing.T) {
 	for pieces, slow := range map[int]bool{100: true, 5000: false} {
 		synctest.Test(t, func(t *testing.T) {
 			l := connect(t, nil)
-			r := l.Reader()
+			r := l.Reader("")
 			var sending sync.WaitGroup
 			sending.Go(func() {
 				for piece := strings.Repeat("a", pieces); ; time.Sleep(time.Second) {
@@ -150,7 +158,7 @@ func TestTheRestOfAMessageMustArriveInTime(t *testing.T) {
 func TestAnIdleConnectionEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := connect(t, nil)
-		l.Reader()
+		l.Reader("")
 		l.Busy(1)
 		go func() {
 			time.Sleep(3 * time.Minute) // a call, which is longer than the timeout
@@ -161,13 +169,13 @@ func TestAnIdleConnectionEnds(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		})
-		if kind, _, _ := l.Ending(io.EOF, false); kind != introspect.Closed {
+		if kind, _, _ := l.Finish(io.EOF); kind != introspect.Closed {
 			t.Errorf("the connection says %q, but this side has ended it", kind)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
 		l := connect(t, func(o *session.Options) { o.IdleTimeout = 0 })
-		l.Reader()
+		l.Reader("")
 		go func() {
 			time.Sleep(24 * time.Hour)
 			l.send(t, "a")
@@ -191,7 +199,7 @@ func TestAWriteThatIsNotTakenEndsTheConnection(t *testing.T) {
 		if _, err := l.client.Read(make([]byte, 1)); err != io.EOF {
 			t.Errorf("the connection is still open: %v", err)
 		}
-		if kind, _, err := l.Ending(io.ErrUnexpectedEOF, false); kind != introspect.WriteFailed || !errors.Is(err, os.ErrDeadlineExceeded) {
+		if kind, _, err := l.Finish(io.ErrUnexpectedEOF); kind != introspect.WriteFailed || !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("the connection says that the write has failed with %v", err)
 		}
 	})
@@ -222,6 +230,8 @@ func TestConcurrentWritesDoNotMix(t *testing.T) {
 
 func TestWhatAClientMakesTheServerHoldIsCounted(t *testing.T) {
 	l := connect(t, nil)
+	var call session.Call
+	l.Begin(&call, "A.B")
 	for _, step := range []struct {
 		what  string
 		take  func(n int) bool
@@ -231,14 +241,14 @@ func TestWhatAClientMakesTheServerHoldIsCounted(t *testing.T) {
 	}{
 		{"a reservation", l.Reserve, 60_000, true, 60_000},
 		{"a negative reservation", l.Reserve, -1, false, 60_000},
-		{"more than the limit", l.Take, 40_001, false, 60_000},
-		{"the rest", l.Take, 40_000, true, 100_000},
+		{"more than the limit", call.Take, 40_001, false, 60_000},
+		{"the rest", call.Take, 40_000, true, 100_000},
 	} {
 		if fits := step.take(step.n); fits != step.fits || l.held.Load() != step.holds {
 			t.Errorf("%s: got %v, and %d bytes are held", step.what, fits, l.held.Load())
 		}
 	}
-	if l.Give(40_000); l.held.Load() != 60_000 {
+	if call.Give(40_000); l.held.Load() != 60_000 {
 		t.Errorf("at the end of what was taken %d bytes are held", l.held.Load())
 	}
 	if l.Release(10_000); l.held.Load() != 50_000 {
@@ -248,7 +258,7 @@ func TestWhatAClientMakesTheServerHoldIsCounted(t *testing.T) {
 		t.Errorf("a release of more than was reserved leaves %d bytes", l.held.Load())
 	}
 	l.Reserve(1000)
-	if l.ReleaseAll(); l.held.Load() != 0 || l.Reserve(1) {
+	if l.Wait(); l.held.Load() != 0 || l.Reserve(1) {
 		t.Errorf("after the end %d bytes are held", l.held.Load())
 	}
 }

@@ -36,7 +36,7 @@ func (c *Conn) Drain(end time.Time) {
 			}
 			select {
 			case <-changed:
-			case <-c.ended:
+			case <-c.ctx.Done():
 				return
 			case <-pauses.turn:
 				c.pause(pauses.next())

@@ -30,7 +30,7 @@ func TestADrainWaitsForCallsAndMessages(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			l := connect(t, nil)
-			l.Reader()
+			l.Reader("")
 			test.busy(t, l)
 			go l.Drain(time.Time{})
 			after(t, test.want, func() {
@@ -46,7 +46,7 @@ func TestADrainWaitsForCallsAndMessages(t *testing.T) {
 func TestADrainLetsAMessageArriveWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := connect(t, nil)
-		r := l.Reader()
+		r := l.Reader("")
 		go l.send(t, "half")
 		if err := l.Next(); err != nil {
 			t.Fatal(err)
@@ -72,7 +72,7 @@ func TestADrainLetsAMessageArriveWhole(t *testing.T) {
 func TestADrainPausesTheRequestsOfABusyClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := connect(t, nil)
-		r := l.Reader()
+		r := l.Reader("")
 		go l.Drain(time.Now().Add(10 * time.Second))
 		go func() {
 			for {
@@ -122,16 +122,16 @@ func TestANativeConnectionDoesNotDrainHere(t *testing.T) {
 func TestAReadAheadNoticesThatTheClientDisconnects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := connect(t, nil)
-		r := l.Reader()
+		r := l.Reader("")
 		stop := l.ReadAhead(false)
 		l.send(t, "request")
 		synctest.Wait()
-		if l.gone.Load() {
+		if l.gone() {
 			t.Error("the client has only sent a request")
 		}
 		_ = l.client.Close()
 		synctest.Wait()
-		if !l.gone.Load() {
+		if !l.gone() {
 			t.Error("the client has disconnected unnoticed")
 		}
 		stop()
@@ -144,7 +144,7 @@ func TestAReadAheadNoticesThatTheClientDisconnects(t *testing.T) {
 func TestAReadAheadEndsWithoutALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := connect(t, nil)
-		r := l.Reader()
+		r := l.Reader("")
 		for _, part := range []string{"a", "b", "c"} {
 			stop := l.ReadAhead(false)
 			l.send(t, part)
@@ -174,11 +174,11 @@ func TestAReadAheadWithAFullBufferAsksTheSystem(t *testing.T) {
 			l := connect(t, func(o *session.Options) {
 				o.HungUp = func(net.Conn) bool { return over.Load() }
 			})
-			l.Reader()
+			l.Reader("")
 			stop := l.ReadAhead(test.patient)
 			l.send(t, strings.Repeat("a", session.BufferSize))
 			time.AfterFunc(10*time.Second, func() { over.Store(test.hangsUp) })
-			for !l.gone.Load() && time.Since(began) < time.Hour {
+			for !l.gone() && time.Since(began) < time.Hour {
 				time.Sleep(time.Second)
 			}
 			got := time.Since(began)
@@ -196,7 +196,7 @@ func TestOtherCodeReadsTheConnection(t *testing.T) {
 		go l.send(t, "GET /")
 		l.Sniff(func(first []byte) (foreign, more bool) { return len(first) > 2, true })
 		l.Reserve(session.BufferSize)
-		l.Reader()
+		l.Reader("")
 		nc := l.AsConn(&net.UnixAddr{Name: "client", Net: "unix"})
 		if nc.RemoteAddr().String() != "client" || l.held.Load() >= session.BufferSize/2 {
 			t.Errorf("the address is %v, %d bytes are held", nc.RemoteAddr(), l.held.Load())
@@ -251,7 +251,7 @@ func TestOtherCodeTakesTheConnection(t *testing.T) {
 			l := connect(t, nil)
 			go l.send(t, "PRI *")
 			l.Sniff(func(first []byte) (foreign, more bool) { return len(first) > 2, true })
-			l.Reader()
+			l.Reader("")
 			taken := l.AsConn(&net.UnixAddr{Name: "client", Net: "unix"}).(taker)
 			if got := string(taken.First()); got != "PRI *" {
 				t.Errorf("%s: the connection begins with %q", name, got)
@@ -285,16 +285,16 @@ func TestOtherCodeTakesTheConnection(t *testing.T) {
 			}
 			failed := errors.New("failed")
 			taken.Ended(false, failed)
-			if kind, breach, err := l.Ending(failed, false); kind != introspect.ReadFailed || breach || err != failed {
+			if kind, breach, err := l.Finish(failed); kind != introspect.ReadFailed || breach || err != failed {
 				t.Error(kind, breach, err)
 			}
-			if _, breach, _ := l.Ending(errors.New("a breach of the protocol"), false); !breach {
+			if _, breach, _ := l.Finish(errors.New("a breach of the protocol")); !breach {
 				t.Error("an error of the protocol counts as one of the network")
 			}
 			if taken.Ended(true, nil); len(drained) > 0 {
 				t.Errorf("%s: drained twice", name)
 			}
-			if kind, _, _ := l.Ending(nil, false); kind != introspect.Closed {
+			if kind, _, _ := l.Finish(nil); kind != introspect.Closed {
 				t.Errorf("%s: the connection says %q", name, kind)
 			}
 		})

@@ -8,3 +8,9 @@ func (c *Conn) Counted() int {
 	defer c.mu.Unlock()
 	return c.open
 }
+
+// ReadAhead is readAhead.
+func (c *Conn) ReadAhead(patient bool) (stop func()) { return c.readAhead(patient) }
+
+// OrphanTime is orphanTime.
+const OrphanTime = orphanTime

@@ -18,9 +18,8 @@ import (
 // held back.
 type batched struct {
 	*link
-	calls   map[byte]func() // what messages execute besides
-	running sync.WaitGroup
-	ended   chan error
+	calls map[byte]func() // what messages execute besides
+	ended chan error
 
 	mu     sync.Mutex
 	queue  []byte
@@ -34,13 +33,7 @@ func batch(t *testing.T, calls map[byte]func()) *batched {
 	t.Helper()
 	b := &batched{calls: calls, ended: make(chan error, 1), writes: make(chan string, 100)}
 	b.link = connect(t, func(o *session.Options) { o.Watch = inline.NewWatch() })
-	reader := b.Reader()
-	start := func(f func()) {
-		b.running.Go(func() {
-			defer b.Rescue("")
-			f()
-		})
-	}
+	reader := b.Reader("")
 	go func() {
 		err := b.Loop(func() error {
 			message, err := reader.ReadByte()
@@ -52,11 +45,11 @@ func batch(t *testing.T, calls map[byte]func()) *batched {
 			}
 			var call interface{ More() bool }
 			if !b.Here(func() { b.execute(message, call) }, &call) {
-				start(func() { b.execute(message, nil) })
+				b.Go(func() { b.execute(message, nil) })
 			}
 			return nil
-		}, b.flush, start)
-		b.running.Wait()
+		}, b.flush)
+		b.Wait()
 		b.ended <- err
 	}()
 	return b

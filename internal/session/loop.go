@@ -14,7 +14,6 @@ import (
 type loop struct {
 	next    func() error // reads a message
 	flush   func()       // writes replies that were held back; nil if none are
-	start   func(f func())
 	newest  atomic.Pointer[turn]
 	watched inline.Watched
 	held    atomic.Bool // flush must be called; the connection counts as busy
@@ -61,7 +60,7 @@ func (c *Conn) flushHeld() {
 // it has sent all of its requests.
 func (c *Conn) flushApart() {
 	if l := c.loop; l != nil && l.held.Load() {
-		l.start(c.flushHeld)
+		c.Go(c.flushHeld)
 	}
 }
 
@@ -69,11 +68,11 @@ func (c *Conn) flushApart() {
 var errLost = errors.New("the code of the protocol panicked, or ended its goroutine")
 
 // Loop calls Next and then next, in turn, until one of them fails, and returns the error. They run
-// on goroutines that start starts. Flush writes the replies that calls have held back: see Here.
-// Loop calls it before it waits for the client, and when another goroutine reads on. If flush is
-// nil, no call may hold its reply back. Loop is called once.
-func (c *Conn) Loop(next func() error, flush func(), start func(f func())) error {
-	c.loop = &loop{next: next, flush: flush, start: start, ended: make(chan error, 1)}
+// on goroutines that Go starts. Flush writes the replies that calls have held back: see Here. Loop
+// calls it before it waits for the client, and when another goroutine reads on. If flush is nil, no
+// call may hold its reply back. Loop is called once.
+func (c *Conn) Loop(next func() error, flush func()) error {
+	c.loop = &loop{next: next, flush: flush, ended: make(chan error, 1)}
 	c.readOn(false)
 	return <-c.loop.ended
 }
@@ -82,7 +81,7 @@ func (c *Conn) Loop(next func() error, flush func(), start func(f func())) error
 func (c *Conn) readOn(behind bool) {
 	l, t := c.loop, &turn{conn: c, behind: behind}
 	l.newest.Store(t)
-	l.start(func() {
+	c.Go(func() {
 		err := errLost // remains if next does not return
 		defer func() {
 			if !t.state.Taken() {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,11 +17,9 @@ import (
 // A looped is a link whose messages are bytes.
 type looped struct {
 	*link
-	calls   map[byte]func() // what the message executes, where it is read
-	here    atomic.Int32    // messages that Here has taken
-	started atomic.Int32    // goroutines
-	running sync.WaitGroup
-	ended   chan error
+	calls map[byte]func() // what the message executes, where it is read
+	here  atomic.Int32    // messages that Here has taken
+	ended chan error
 }
 
 // loop serves calls until the client has left.
@@ -30,28 +27,20 @@ func loop(t *testing.T, calls map[byte]func()) *looped {
 	t.Helper()
 	l := &looped{calls: calls, ended: make(chan error, 1)}
 	l.link = connect(t, func(o *session.Options) { o.Watch = inline.NewWatch() })
-	reader := l.Reader()
+	reader := l.Reader("")
 	go func() {
 		l.ended <- l.Loop(func() error {
 			message, err := reader.ReadByte()
 			if f := l.calls[message]; err == nil && l.Here(f, new(interface{ More() bool })) {
 				l.here.Add(1)
 			} else if err == nil {
-				l.start(f)
+				l.Go(f)
 			}
 			return err
-		}, nil, l.start)
-		l.running.Wait()
+		}, nil)
+		l.Wait()
 	}()
 	return l
-}
-
-func (l *looped) start(f func()) {
-	l.started.Add(1)
-	l.running.Go(func() {
-		defer l.Rescue("")
-		f()
-	})
 }
 
 // leave closes the connection, and returns why the loop has ended.
@@ -67,13 +56,13 @@ func TestCallsRunWhereTheyAreRead(t *testing.T) {
 			l.send(t, ".")
 			synctest.Wait()
 		}
-		if l.started.Load() != 1 || l.here.Load() != 10 {
-			t.Errorf("%d goroutines have executed %d calls where they read, want 1 and 10", l.started.Load(), l.here.Load())
+		if l.rescued.Load() != 0 || l.here.Load() != 10 {
+			t.Errorf("%d goroutines have ended, and %d calls were executed where they were read, want 0 and 10", l.rescued.Load(), l.here.Load())
 		}
 		l.send(t, "..") // the first one does not hold the second one up
 		synctest.Wait()
-		if l.started.Load() != 2 || l.here.Load() != 11 {
-			t.Errorf("two messages at once: %d goroutines have executed %d calls where they read, want 2 and 11", l.started.Load(), l.here.Load())
+		if l.rescued.Load() != 1 || l.here.Load() != 11 {
+			t.Errorf("two messages at once: %d goroutines have ended, and %d calls were executed where they were read, want 1 and 11", l.rescued.Load(), l.here.Load())
 		}
 		if err := l.leave(); !errors.Is(err, io.EOF) {
 			t.Error(err)
@@ -93,8 +82,9 @@ func TestALongCallHandsTheReadingOver(t *testing.T) {
 		if err := l.leave(); !errors.Is(err, io.EOF) {
 			t.Error(err)
 		}
-		if l.started.Load() != 2 || l.here.Load() != 3 {
-			t.Errorf("%d goroutines have executed %d calls where they read, want 2 and 3", l.started.Load(), l.here.Load())
+		synctest.Wait()
+		if l.rescued.Load() != 2 || l.here.Load() != 3 {
+			t.Errorf("%d goroutines have executed %d calls where they read, want 2 and 3", l.rescued.Load(), l.here.Load())
 		}
 	})
 }
@@ -118,17 +108,12 @@ func TestACallEndsTheGoroutineThatReads(t *testing.T) {
 func TestALoopEndsWithoutItsGoroutine(t *testing.T) {
 	for _, end := range []func(){runtime.Goexit, func() { panic("p") }} {
 		l := connect(t, nil)
-		l.Reader()
+		l.Reader("")
 		go l.send(t, ".")
 		err := l.Loop(func() error {
 			end()
 			return nil
-		}, nil, func(f func()) {
-			go func() {
-				defer l.Rescue("")
-				f()
-			}()
-		})
+		}, nil)
 		if err == nil {
 			t.Error("the loop has ended without an error")
 		}

@@ -23,27 +23,12 @@ func (c *Conn) Release(n int) {
 	c.giveLocked(n)
 }
 
-// ReleaseAll ends all reservations, and makes Reserve fail.
-func (c *Conn) ReleaseAll() {
+// releaseAll ends all reservations, and makes Reserve fail.
+func (c *Conn) releaseAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.giveLocked(c.reserved)
 	c.reserved, c.over = 0, true
-}
-
-// Take counts n bytes that the server is about to hold for the client. If it returns false, there
-// is no memory for them.
-func (c *Conn) Take(n int) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.takeLocked(n)
-}
-
-// Give uncounts n bytes that Take counted.
-func (c *Conn) Give(n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.giveLocked(n)
 }
 
 func (c *Conn) takeLocked(n int) bool {

@@ -13,9 +13,10 @@ import (
 
 // AsConn returns the connection for code that reads and writes it by itself, such as package
 // net/http. The connection also has the methods OnDrain, Busy, Shared, First, Take and Ended.
-// Reader, Next and ReadAhead must not be used then. Read begins with the first byte. It returns
-// io.EOF when a drain has ended reading and when the connection is idle. Write is Conn.Write. The
-// other code may set deadlines, which apply in addition. Remote is the address of the client.
+// Reader and Next must not be used then, and no call reads ahead. Read begins with the first byte.
+// It returns io.EOF when a drain has ended reading and when the connection is idle. Write is
+// Conn.Write. The other code may set deadlines, which apply in addition. Remote is the address of
+// the client.
 func (c *Conn) AsConn(remote net.Addr) net.Conn {
 	n := &netConn{conn: c, remote: remote}
 	c.Release(BufferSize - connBuffer)

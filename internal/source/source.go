@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package source words what the errors of a client say of its resolver: the registry, why the
+// Package source reads the sets of instances that a client's resolver reports, and waits for the
+// first one. It also words what the errors of the client say of the resolver: the registry, why the
 // resolver failed, which instances were left out, and services of the registry with similar names.
 package source
 
@@ -8,8 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -24,9 +23,6 @@ const (
 	// client waits for the list before it uses a first set of instances that is empty.
 	listTime  = 2 * time.Second
 	firstTime = 250 * time.Millisecond
-
-	maxProtocols    = 5 // in a message
-	maxProtocolName = 20
 )
 
 // A Source is the resolver of a client in messages. Its methods may be called concurrently.
@@ -34,10 +30,13 @@ type Source struct {
 	name       string
 	services   func(ctx context.Context) (asked string, known []string, err error)
 	background func(f func(ctx context.Context)) bool
+	instances  list
+	timeout    time.Duration
 
 	mu      sync.Mutex
 	similar string // a suffix for a message that names similar services; "" if unknown
 	listing bool
+	left    leftOut // of the last set that was read
 }
 
 // SetUp sets the name of the resolver, which may be empty. Services lists the services of the
@@ -102,8 +101,8 @@ func (s *Source) list() <-chan struct{} {
 	return done
 }
 
-// Of returns the name as a suffix for "the resolver".
-func (s *Source) Of() string {
+// of returns the name as a suffix for "the resolver".
+func (s *Source) of() string {
 	if s.name == "" {
 		return ""
 	}
@@ -116,55 +115,16 @@ var (
 	ErrNoAddress = errors.New("the client was given no address: yodel.Dial and discovery.Static take at least one")
 )
 
-// Trouble returns the last failure of the resolver as a suffix for a message, or "" if it works.
-// Said is the text of err.
-func Trouble(said string, err error) string {
-	switch {
-	case err == nil:
-		return ""
-	case errors.Is(err, ErrNone), errors.Is(err, ErrNoAddress):
-		return ": " + said
-	}
-	return "; it failed: " + said
-}
-
-// Nobody returns, as a text, why a client has no endpoint. Left counts the instances of the last
-// set that did not become endpoints. It is nil before the first set. Trouble is the result of the
-// function Trouble.
-func (s *Source) Nobody(left *LeftOut, trouble string) string {
-	switch {
-	case left != nil && left.instances > 0:
-		return "no instance" + s.Of() + left.unspoken() + trouble
-	case left != nil && left.Inactive > 0:
-		return fmt.Sprintf("no instance is active of %d that are known%s%s", left.Inactive, s.Of(), trouble)
-	}
+// Nobody returns, as a text, why a client has no endpoint.
+func (s *Source) Nobody() string {
+	trouble := s.trouble()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return "no instance is known" + s.Of() + s.similar + trouble
-}
-
-// A LeftOut counts the instances of a set that did not become endpoints.
-type LeftOut struct {
-	Inactive int
-
-	instances int      // for whose protocols the client has no Wire
-	protocols []string // sorted, without duplicates
-}
-
-// Unspoken counts an instance, none of whose protocols the client speaks.
-func (l *LeftOut) Unspoken(protocols []string) {
-	l.instances++
-	for _, p := range protocols {
-		if i, found := slices.BinarySearch(l.protocols, p); !found && len(l.protocols) < maxProtocols {
-			l.protocols = slices.Insert(l.protocols, i, text.Clip(p, maxProtocolName))
-		}
+	switch left := &s.left; {
+	case left.unspoken > 0:
+		return "no instance" + s.of() + left.spoken() + trouble
+	case left.inactive > 0:
+		return fmt.Sprintf("no instance is active of %d that are known%s%s", left.inactive, s.of(), trouble)
 	}
-}
-
-// Count sets Inactive for a set of named instances, of which active are endpoints.
-func (l *LeftOut) Count(named, active int) { l.Inactive = named - active - l.instances }
-
-// unspoken returns the end of a message that begins with "no instance".
-func (l *LeftOut) unspoken() string {
-	return fmt.Sprintf(" speaks a protocol that this client has: they speak %s, and ClientOptions.Wires has no Wire for it", strings.Join(l.protocols, " and "))
+	return "no instance is known" + s.of() + s.similar + trouble
 }

@@ -29,9 +29,12 @@ func TestMessagesNameTheRegistryAndSimilarServices(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			return "Shop", []string{"Shops", "Other"}, nil
 		}, background(t))
-		before := s.Nobody(nil, "")
+		resolver := new(list)
+		s.SetList(resolver, time.Second)
+		before := s.Nobody()
 		s.ListFirst(t.Context())
-		after := s.Nobody(nil, "; it failed: no quorum")
+		resolver.failure = errors.New("no quorum")
+		after := s.Nobody()
 		if want := "no instance is known of service Shop in the registry"; before != want {
 			t.Errorf("before the services are listed: %q, want %q", before, want)
 		}
@@ -96,43 +99,9 @@ func TestASourceWithoutServices(t *testing.T) {
 	}
 	var none source.Source
 	none.SetUp("", func(context.Context) (string, []string, error) { return "", nil, nil }, func(func(context.Context)) bool { return false })
+	none.SetList(new(list), time.Second)
 	none.ListFirst(t.Context()) // the client is closed
-	if got, want := none.Nobody(nil, ""), "no instance is known"; got != want {
+	if got, want := none.Nobody(), "no instance is known"; got != want {
 		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-func TestMessagesSayWhichInstancesWereLeftOut(t *testing.T) {
-	var s source.Source
-	s.SetUp("a file", nil, nil)
-	left := new(source.LeftOut)
-	left.Count(3, 0)
-	if got, want := s.Nobody(left, ""), "no instance is active of 3 that are known of a file"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	left.Unspoken([]string{"netrpc", strings.Repeat("p", 100)})
-	left.Unspoken([]string{"a", "b", "c", "d", "netrpc"})
-	if left.Count(3, 0); left.Inactive != 1 {
-		t.Errorf("%d are inactive, want 1", left.Inactive)
-	}
-	got := s.Nobody(left, "")
-	if !strings.HasPrefix(got, "no instance of a file speaks a protocol that this client has: they speak a and b and c and netrpc and ppp") || len(got) > 250 {
-		t.Errorf("got %q", got)
-	}
-}
-
-func TestTrouble(t *testing.T) {
-	for _, test := range []struct {
-		err  error
-		want string
-	}{
-		{nil, ""},
-		{source.ErrNone, ": text"},
-		{source.ErrNoAddress, ": text"},
-		{errors.New("no quorum"), "; it failed: text"},
-	} {
-		if got := source.Trouble("text", test.err); got != test.want {
-			t.Errorf("%v: got %q, want %q", test.err, got, test.want)
-		}
 	}
 }

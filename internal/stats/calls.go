@@ -83,6 +83,16 @@ func (c *Calls) End(took time.Duration, code int) {
 	}
 }
 
+// AddTraffic adds what a call has sent and received in all its attempts.
+func (c *Calls) AddTraffic(t introspect.Traffic, attempts int) {
+	c.Bytes.Add(uint64(t.BytesIn), uint64(t.BytesOut))
+	c.Messages.Add(uint64(t.Received), uint64(t.Sent))
+	if extra := attempts - 1; extra > 0 {
+		hedges := min(t.Forks, extra)
+		c.Extra.Add(uint64(extra-hedges), uint64(hedges))
+	}
+}
+
 // Failed returns how many calls have ended with a code, which is not 0 and less than Codes. A
 // caller that compares it with Latency reads it first.
 func (c *Calls) Failed(code int) uint64 { return c.codes[code].Load() }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/stats"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 func TestPairsAddUp(t *testing.T) {
@@ -107,6 +108,25 @@ func TestWhatWasRefusedOrCanceledHasNoLatency(t *testing.T) {
 	for _, code := range refused {
 		if client.Failed(code) != 1 || server.Calls(code) != 1 {
 			t.Errorf("code %d was counted %d and %d times, want once", code, client.Failed(code), server.Calls(code))
+		}
+	}
+}
+
+func TestTheTrafficOfACallCountsInAllItsAttempts(t *testing.T) {
+	for _, test := range []struct {
+		attempts, forks int
+		want            [2]uint64 // retries and hedges
+	}{
+		{0, 0, [2]uint64{}}, {1, 0, [2]uint64{}}, {3, 0, [2]uint64{2, 0}}, {3, 1, [2]uint64{1, 1}}, {2, 5, [2]uint64{0, 1}},
+	} {
+		var c stats.Calls
+		c.AddTraffic(introspect.Traffic{BytesIn: 1, BytesOut: 2, Received: 3, Sent: 4, Forks: test.forks}, test.attempts)
+		sums := func(p *stats.Pair) [2]uint64 {
+			first, second := p.Sums()
+			return [2]uint64{first, second}
+		}
+		if sums(&c.Bytes) != [2]uint64{1, 2} || sums(&c.Messages) != [2]uint64{3, 4} || sums(&c.Extra) != test.want {
+			t.Errorf("%+v: got %v, %v and %v", test, sums(&c.Bytes), sums(&c.Messages), sums(&c.Extra))
 		}
 	}
 }

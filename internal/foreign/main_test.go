@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package foreign_test
+
+import (
+	"testing"
+
+	"github.com/yodel-rpc/yodel/yodeltest"
+)
+
+func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
