@@ -471,8 +471,8 @@ func TestShutdownDoesNotWaitForSilentConnections(t *testing.T) {
 	}
 }
 
-// A connection that comes while the server shuts down is told so. A reset would leave its calls in
-// doubt, which are sent before the server has answered.
+// The server accepts a connection that comes while it shuts down, and refuses its calls. A reset
+// would leave calls in doubt that were sent before the server has answered.
 func TestConnectionsThatComeDuringShutdownAreTold(t *testing.T) {
 	come, goOn := make(chan struct{}, 1), make(chan struct{})
 	s := newServer(t, &yodel.ServerOptions{Accept: func(net.Conn) error {

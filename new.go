@@ -295,7 +295,7 @@ func (s *Server) lend(config *mux.Config) {
 	s.lent.AddPool(config.Pool)
 }
 
-// Limits limits the resources that one connection may use. Clients and servers use the same type. A
+// Limits bounds the resources that one connection may use. Clients and servers use the same type. A
 // field that is zero has the default given. A very large value, such as math.MaxInt64, lifts a
 // limit.
 type Limits struct {

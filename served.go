@@ -356,7 +356,7 @@ func (in *foreignCall) noteHidden(err error) (where string) {
 	return cmp.Or(in.hidden, "its caller has left")
 }
 
-// unanswered returns why there is no reply, or nil.
+// unanswered returns the error of a call that has no reply, or nil.
 func (v *Served) unanswered() *Error {
 	if v.in.times.Taken == 0 {
 		return v.misused("asked for the reply of a call that it has not run")

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"go/ast"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -24,7 +25,7 @@ const locksPage = "docs/locks.md"
 
 var (
 	recordLocks = flag.Bool("locks", false, "record in which order the tests of -locks.of take locks")
-	recordOf    = flag.String("locks.of", ". ./internal/mux ./internal/session ./rules ./console ./inspect/fleet", "packages whose tests -locks runs")
+	recordOf    = flag.String("locks.of", ". ./internal/mux ./internal/session ./protocol/http ./rules ./console ./inspect/fleet", "packages whose tests -locks runs")
 	recordRun   = flag.String("locks.run", ".", "the tests that -locks runs")
 )
 
@@ -69,6 +70,46 @@ func locksOf(all tree) (locks []lock) {
 		}
 	}
 	return locks
+}
+
+// fieldsOf returns the fields of all structs of the product, with and without their folder.
+func fieldsOf(all tree) map[string]bool {
+	names := make(map[string]bool)
+	for _, in := range all.folders {
+		for _, file := range in.files {
+			if file.isTest() {
+				continue
+			}
+			for node := range ast.Preorder(file.ast) {
+				spec, ok := node.(*ast.TypeSpec)
+				if !ok {
+					continue
+				}
+				of, _ := spec.Type.(*ast.StructType)
+				for _, name := range fieldNames(of) {
+					names[spec.Name.Name+"."+name], names[in.path+" "+spec.Name.Name+"."+name] = true, true
+				}
+			}
+		}
+	}
+	return names
+}
+
+// fieldNames returns the names of the fields of a struct, which may be nil. An embedded type of
+// another package is named as the type.
+func fieldNames(of *ast.StructType) (names []string) {
+	if of == nil {
+		return nil
+	}
+	for _, field := range of.Fields.List {
+		for _, name := range field.Names {
+			names = append(names, name.Name)
+		}
+		if embedded, ok := field.Type.(*ast.SelectorExpr); ok && len(field.Names) == 0 {
+			names = append(names, embedded.Sel.Name)
+		}
+	}
+	return names
 }
 
 func locksIn(folder string, file goFile, owner string, fields *ast.StructType) (locks []lock) {
@@ -177,8 +218,9 @@ func (p lockPage) idOf(l lock) (id string, listed bool) {
 	return l.name(), p.locks[l.name()] && (!strings.HasPrefix(l.folder, "internal/") || l.folder == "internal/mux")
 }
 
-// faults returns the locks that the page lacks, and those that can be taken in a circle.
-func (p lockPage) faults(locks []lock) (faults []string) {
+// faults returns the locks that the page lacks, those that it lists and that are not among the
+// fields of the code, and those that can be taken in a circle. A lock may be a channel.
+func (p lockPage) faults(locks []lock, fields map[string]bool) (faults []string) {
 	for pair := range p.order {
 		if pair[0] == pair[1] {
 			faults = append(faults, fmt.Sprintf("%s says that %s may be taken while it is held", locksPage, pair[0]))
@@ -187,6 +229,11 @@ func (p lockPage) faults(locks []lock) (faults []string) {
 	for _, l := range locks {
 		if _, listed := p.idOf(l); !listed {
 			faults = append(faults, fmt.Sprintf("%s does not list the lock %s of %s", locksPage, l.name(), l.folder))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.locks)) {
+		if !fields[name] {
+			faults = append(faults, fmt.Sprintf("%s lists %s, which is no field", locksPage, name))
 		}
 	}
 	return faults
@@ -202,7 +249,8 @@ func readLocksPage(t *testing.T) lockPage {
 }
 
 func TestThePageHasEveryLock(t *testing.T) {
-	report(t, readLocksPage(t).faults(locksOf(readRepository(t))))
+	all := readRepository(t)
+	report(t, readLocksPage(t).faults(locksOf(all), fieldsOf(all)))
 }
 
 // orderFaults compares what a build has recorded with the page.
@@ -220,14 +268,18 @@ func TestLockRulesCatchViolations(t *testing.T) {
 	page := readLockPage("| Lock | What |\n|---|---|\n| `A.mu`, `B.mu` | both |\n| `C.mu` ([internal/c](../internal/c)) | one |\n\n" +
 		"| Held | Taken meanwhile | Where |\n|---|---|---|\n| `A.mu` | `B.mu` | f |\n| `B.mu` | `C.mu` ([internal/c](../internal/c)) | g |\n")
 	code := folderOf(t, "internal/c", map[string]string{"c.go": "package c\nimport \"sync\"\ntype C struct{ mu sync.Mutex }\ntype D struct{ n int; sync.RWMutex }\n"})
-	if got := page.faults(locksOf(tree{folders: []folder{code}})); len(got) != 1 || !strings.Contains(got[0], "D.RWMutex of internal/c") {
-		t.Errorf("got %q", got)
+	all := tree{folders: []folder{code}}
+	want := []string{
+		"docs/locks.md does not list the lock D.RWMutex of internal/c", "docs/locks.md lists A.mu, which is no field", "docs/locks.md lists B.mu, which is no field",
+	}
+	if got := page.faults(locksOf(all), fieldsOf(all)); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 	if got := page.orderFaults("A.mu\tinternal/c C.mu\tc.go:1\nA.mu\tB.mu\ta.go:1\nB.mu\tA.mu\ta.go:2\n"); len(got) != 1 || !strings.Contains(got[0], "a.go:2: A.mu is taken while B.mu is held") {
 		t.Errorf("got %q", got)
 	}
 	page.order[[2]string{"B.mu", "A.mu"}] = true
-	if page.chain(); len(page.faults(nil)) == 0 {
+	if page.chain(); len(page.faults(nil, map[string]bool{"A.mu": true, "B.mu": true, "internal/c C.mu": true})) == 0 {
 		t.Error("a circle was not found")
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// mention is a name of the root package in a document, such as `yodel.Errorf(…)` or `Call.Budget`.
+// mention is a name of the root package in a document, such as `yodel.Dial(…)` or `Call.Budget`.
 var mention = regexp.MustCompile("`([A-Za-z]+)\\.([A-Z][A-Za-z]*)")
 
 // rootMembers returns the fields and methods that each type of the root package exports, and under
