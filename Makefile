@@ -153,13 +153,17 @@ build-all: build-root ## build every module for every system, and the root modul
 	done
 
 # The root is not published yet, so a copy of each go.mod says where the modules of the workspace are. The go.mod files
-# themselves replace nothing: that would break go install.
-alone: ## build each module without the workspace, as its users do
+# themselves replace nothing: that would break go install. A package compiles alone as it does in the workspace if all that
+# it imports is there in the same version. So nothing is compiled twice.
+alone: ## check that each module, without the workspace, has what it imports, in the versions of the workspace
 	@copy=$$(mktemp -d); trap 'rm -rf "$$copy"' EXIT; \
+	versions='{{with .Module}}{{if not (or .Main .Replace)}}{{.Path}}@{{.Version}}{{end}}{{end}}'; \
 	replace=$$(go list -m -f '-replace={{.Path}}={{.Dir}}'); \
+	go list -deps -test -f "$$versions" work >"$$copy/listed" && sort -u "$$copy/listed" >"$$copy/workspace" || exit 1; \
 	for folder in $$($(MODULES)); do \
-		echo "build .$${folder#$(CURDIR)} alone"; \
-		rm -f "$$copy"/*; \
+		rm -f "$$copy"/go.*; \
 		cp "$$folder"/go.[ms]* "$$copy" && go mod edit $$replace "$$copy/go.mod" && \
-		(cd "$$folder" && GOWORK=off go build $(RACE) -modfile="$$copy/go.mod" -o /dev/null ./...) || exit 1; \
-	done
+		(cd "$$folder" && GOWORK=off go list -modfile="$$copy/go.mod" -deps -test -f "$$versions" ./...) >"$$copy/listed" && \
+		sort -u "$$copy/listed" | comm -23 - "$$copy/workspace" >"$$copy/others" || { echo ".$${folder#$(CURDIR)}, alone, cannot be built" >&2; failed=1; continue; }; \
+		[ ! -s "$$copy/others" ] || { echo ".$${folder#$(CURDIR)}, alone, has other versions than the workspace:" >&2; cat "$$copy/others" >&2; failed=1; }; \
+	done; [ -z "$$failed" ]

@@ -309,7 +309,8 @@ func TestUnreadRepliesAreBounded(t *testing.T) {
 // Messages that decompress to a multiple of what was sent are within the memory of their
 // connection.
 func TestDecompressedRequestsAreBounded(t *testing.T) {
-	const requests, size = 100, 4 << 20
+	const size = 4 << 20
+	requests := fewer(100, 5)
 	bomb, err := flate.Compressor.Append(nil, make([]byte, size))
 	must(t, err)
 	release := make(chan struct{})
@@ -559,7 +560,7 @@ func (p *stalling) pass(near net.Conn, addr string) {
 // for servers of yodel: replies that do not come whole take no memory beyond it, and fail their own
 // calls only.
 func TestRepliesThroughLinksAreCounted(t *testing.T) {
-	const endpoints, size, limit = 12, 1 << 20, 6 << 20
+	const endpoints, size, limit = 12, 256 << 10, 6 * 256 << 10
 	wires := map[string]struct {
 		wire     yodel.Wire
 		protocol yodel.Protocol
@@ -584,7 +585,7 @@ func TestRepliesThroughLinksAreCounted(t *testing.T) {
 			var stalled atomic.Int64
 			var addrs []string
 			for range endpoints {
-				addrs = append(addrs, test.wire.Name()+"://"+newStalling(t, addr, size-100_000, &stalled, release).Addr().String())
+				addrs = append(addrs, test.wire.Name()+"://"+newStalling(t, addr, size-25_000, &stalled, release).Addr().String())
 			}
 			c := newClient(t, &yodel.ClientOptions{Wires: []yodel.Wire{test.wire}, Codec: test.codec, MaxMemory: limit}, addrs...)
 			until(t, "all endpoints are connected", func() bool { // then the calls go to all of them

@@ -6,3 +6,7 @@ package yodel_test
 
 // raceEnabled says that the race detector is on, which allocates on its own account.
 const raceEnabled = true
+
+// fewer returns how often a test repeats something: n, and with the race detector n/by. The step
+// without it runs the test with n.
+func fewer(n, by int) int { return n / by }

@@ -31,13 +31,10 @@ import (
 
 var schedules = flag.Duration("schedules", 0, "how long each schedule of faults runs, beside its short form")
 
-// scheduled returns how long a schedule runs: an eighth as long with the race detector, with which
-// it takes ten times as long.
+// scheduled returns how long a schedule runs: less with the race detector, which takes ten times as
+// long.
 func scheduled(short time.Duration) time.Duration {
-	if raceEnabled {
-		short /= 8
-	}
-	return max(short, *schedules)
+	return max(time.Duration(fewer(int(short), 12)), *schedules)
 }
 
 // A tally counts the calls of a schedule.
@@ -95,10 +92,7 @@ func named3(kind string, n int) []string {
 // Three servers answer, and the resolver names instances besides that refuse or are silent. No call
 // waits for those.
 func TestInstancesThatDoNotAnswerCostNoCall(t *testing.T) {
-	many := 2000
-	if raceEnabled {
-		many = 200
-	}
+	many, callers := fewer(2000, 20), fewer(4, 2)
 	for _, s := range []struct {
 		kind string
 		n    int
@@ -107,7 +101,7 @@ func TestInstancesThatDoNotAnswerCostNoCall(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := startFleet(t, "a", "b", "c")
 				var y tally
-				stop := y.callers(t, f.client, 4, 10*time.Millisecond)
+				stop := y.callers(t, f.client, callers, 10*time.Millisecond)
 				time.Sleep(time.Second)
 				f.resolver.set(named3(s.kind, s.n)...)
 				time.Sleep(max(20*time.Second, *schedules)) // less would not let the pauses between attempts grow

@@ -549,10 +549,7 @@ func TestLargeMessagesDoNotDelaySmallCalls(t *testing.T) {
 				}
 			})
 			receive(t, moving, "a large message moves")
-			calls := 2000
-			if raceEnabled {
-				calls = 200
-			}
+			calls := fewer(2000, 20)
 			took, alone := make([]time.Duration, calls), make([]time.Duration, calls)
 			began := time.Now()
 			for i := range took {

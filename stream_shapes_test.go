@@ -381,7 +381,8 @@ func TestStreamsAreHalfClosed(t *testing.T) {
 // call at the endpoint or the server, and as many streams as at first can be opened at once, with
 // messages in both directions: so no slot and no credit is lost.
 func TestStreamsEndAtAnyPoint(t *testing.T) {
-	const total, callers, most = 10_000, 32, 48
+	const callers, most = 32, 48
+	total := int64(fewer(10_000, 5))
 	yodeltest.NoLeaks(t)
 	const window = 4096
 	s := yodel.NewServer(&yodel.ServerOptions{Diagnostics: true, Limits: yodel.Limits{StreamWindow: window}})
@@ -641,9 +642,10 @@ func wantRoomFor(t *testing.T, c *yodel.Client, most int) {
 	done.Wait()
 }
 
-// Who waits in Send, or in a loop for the next message, ends at once when the stream does.
+// A caller that waits in Send, or for the next message, returns at once when the stream ends.
 func TestBlockedStreamsEndAtOnce(t *testing.T) {
-	const rounds, bound = 100, 10 * time.Millisecond
+	const bound = 10 * time.Millisecond
+	rounds := fewer(100, 4)
 	s := yodel.NewServer(diagnosed(nil))
 	finish := make(chan struct{})
 	echo2.Handle(s, func(ctx context.Context, _ yodel.Recv[int], _ yodel.Send[int]) error { // it reads nothing

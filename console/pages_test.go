@@ -234,7 +234,9 @@ func (b *browser) inspect(where string, english []string) {
 	b.check(where)
 }
 
-// look checks the look of a page in all windows and colours.
+// look checks the look of a page in all windows. What is cut off depends on the window and the
+// language, and what is faint on the colours. So each window has one of the colours in English, and
+// the other one in Chinese.
 func (b *browser) look(where, language string, english []string) {
 	b.t.Helper()
 	texts := []string{}
@@ -243,11 +245,12 @@ func (b *browser) look(where, language string, english []string) {
 	}
 	shots := os.Getenv("YODEL_SHOTS") != ""
 	for _, at := range []struct {
-		width int
-		theme string
-		shot  bool // it is for pictures only: colours do not depend on the width
-	}{{1440, "light", false}, {1440, "dark", true}, {720, "dark", false}, {400, "light", false}, {400, "dark", false}} {
-		if at.shot && !shots {
+		width           int
+		theme, language string
+	}{
+		{1440, "light", "en"}, {720, "dark", "en"}, {400, "light", "en"}, {1440, "dark", "zh"}, {720, "light", "zh"}, {400, "dark", "zh"},
+	} {
+		if at.language != language && !shots {
 			continue
 		}
 		b.resize(at.width, 900)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/leak"
 )
 
 // This file has the server and the clients with which TestProtocol tries a rule.
@@ -43,7 +44,7 @@ type protocolTrial struct {
 func (r protocolRule) try(p Protocol, client func(net.Conn) yodel.Caller, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	before := goroutines()
+	before := leak.Goroutines()
 	t := &protocolTrial{Protocol: p, client: client, servedTrial: newServedTrial(ctx), ended: make(chan error, 1000)}
 	served, err := t.start(r.options)
 	if err != nil {
@@ -66,7 +67,7 @@ func (r protocolRule) try(p Protocol, client func(net.Conn) yodel.Caller, limit 
 	case t.faults.Load() != nil:
 		return fmt.Errorf("the server logged: %s", *t.faults.Load())
 	}
-	if left := outliving(before); left != "" {
+	if left := leak.Outliving(before); left != "" {
 		return fmt.Errorf("goroutines that did not end:\n\n%s", left)
 	}
 	return nil

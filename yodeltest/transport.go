@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/leak"
 )
 
 // TestTransport checks every rule that yodel requires of a transport. For each broken rule, it
@@ -79,7 +80,7 @@ end.`, checkNothingStays},
 func (r transportRule) try(tr yodel.Transport, addr string, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	before := goroutines()
+	before := leak.Goroutines()
 	listener, err := tr.Listen(addr)
 	if err != nil {
 		return fmt.Errorf("Listen at %q: %w", addr, err)
@@ -563,7 +564,7 @@ func checkNothingStays(t *transportTrial) error {
 	}
 	t.doingf("Close of everything")
 	t.close()
-	if left := outliving(t.before); left != "" {
+	if left := leak.Outliving(t.before); left != "" {
 		return fmt.Errorf("goroutines that stayed:\n\n%s", left)
 	}
 	return nil

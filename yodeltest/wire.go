@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/leak"
 )
 
 // A Wire is a yodel.Wire that TestWire checks.
@@ -77,7 +78,7 @@ its call with YDL3007 before it is allocated, and without NotProcessed. Release 
 func (r wireRule) try(w Wire, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	before := goroutines()
+	before := leak.Goroutines()
 	t := &wireTrial{Wire: w, servedTrial: newServedTrial(ctx)}
 	stop, err := t.start(r.limits)
 	if err != nil {
@@ -88,7 +89,7 @@ func (r wireRule) try(w Wire, limit time.Duration) error {
 	if err != nil {
 		return err
 	}
-	if left := outliving(before); left != "" {
+	if left := leak.Outliving(before); left != "" {
 		return fmt.Errorf("goroutines that did not end:\n\n%s", left)
 	}
 	return nil

@@ -26,7 +26,7 @@ import (
 // What a client does with its attempts holds over every wire.
 func TestClientsOverEveryWire(t *testing.T) {
 	t.Attr("rerun", "never")
-	Hold(t, clientGuarantees)
+	overWires(t, clientGuarantees, inTurn())
 }
 
 var (

@@ -114,4 +114,4 @@ func checkStreamTimeout(ctx context.Context, c *Cell) error {
 	return nil
 }
 
-func TestDeadlinesOverEveryWire(t *testing.T) { Hold(t, deadlineGuarantees()) }
+func TestDeadlinesOverEveryWire(t *testing.T) { overWires(t, deadlineGuarantees(), inTurn()) }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -161,22 +162,36 @@ func (c *Cell) Method() string {
 // the wire carries. Without what gives a guarantee, the check of its cell has to fail.
 func Hold(t *testing.T, guarantees []Guarantee) {
 	t.Helper()
+	overWires(t, guarantees, false)
+}
+
+// overWires is Hold. With inTurn, it tries a guarantee over each wire in one of its shapes. From
+// wire to wire, the shapes take turns.
+func overWires(t *testing.T, guarantees []Guarantee, inTurn bool) {
+	t.Helper()
 	for i := range Wires {
 		w := &Wires[i]
 		t.Run(w.Name, func(t *testing.T) {
-			for _, g := range guarantees {
-				t.Run(g.Name, func(t *testing.T) { g.try(t, w) })
+			for j, g := range guarantees {
+				shapes := g.held(w)
+				if n := len(shapes); inTurn && n > 0 {
+					shapes = shapes[(i+j)%n:][:1]
+				}
+				t.Run(g.Name, func(t *testing.T) { g.try(t, w, shapes) })
 			}
 		})
 	}
 }
 
-// try tries a guarantee over w. If it cannot be there, docs/wires.md has the reason.
-func (g *Guarantee) try(t *testing.T, w *Wire) {
-	for _, shape := range g.shapes(w) {
-		if g.missing(w, shape) != "" {
-			continue
-		}
+// held returns the shapes for which a guarantee holds over w. For the others, docs/wires.md has the
+// reason.
+func (g *Guarantee) held(w *Wire) []Shape {
+	return slices.DeleteFunc(g.shapes(w), func(shape Shape) bool { return g.missing(w, shape) != "" })
+}
+
+// try tries a guarantee over w for some shapes.
+func (g *Guarantee) try(t *testing.T, w *Wire, shapes []Shape) {
+	for _, shape := range shapes {
 		for side, put := range g.sides(w) {
 			t.Run(string(shape)+"/"+side, func(t *testing.T) {
 				t.Parallel()

@@ -21,7 +21,7 @@ import (
 // What the framework itself promises holds over every wire.
 func TestGuaranteesOverEveryWire(t *testing.T) {
 	t.Attr("rerun", "never")
-	Hold(t, frameworkGuarantees)
+	overWires(t, frameworkGuarantees, inTurn())
 }
 
 const countsUntil = "a message of a stream counts until the method has it"

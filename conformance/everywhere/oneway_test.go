@@ -10,7 +10,7 @@ import (
 // What a server does with calls it does with one-way calls too.
 func TestOneWayCallsOverEveryWire(t *testing.T) {
 	t.Attr("rerun", "never")
-	Hold(t, oneWayGuarantees())
+	overWires(t, oneWayGuarantees(), inTurn())
 }
 
 // oneWayGuarantees returns the rows of other tables that hold for one-way calls. Those that are

@@ -25,7 +25,7 @@ func TestRulesOverEveryWire(t *testing.T) {
 			t.Errorf("no rule of the kind %s is tried", kind)
 		}
 	}
-	Hold(t, ruleGuarantees())
+	overWires(t, ruleGuarantees(), inTurn())
 }
 
 func ruleGuarantees() (all []Guarantee) {

@@ -104,14 +104,17 @@ func Run(t *testing.T, p Plan) {
 }
 
 // Control is Run with servers that close their connections at once, instead of draining. It reports
-// an error unless executed calls were lost.
+// an error unless executed calls were lost. On a busy machine few calls run at the moment of a cut,
+// so Control tries several times.
 func Control(t *testing.T, p Plan) {
 	t.Helper()
 	p.cut = true
-	b := p.run(t)
-	if b.Lost == 0 && (b.Twice == 0 || !p.Repeats) {
-		t.Error("servers that do not drain have lost nothing: the test does not see losses")
+	for range 10 {
+		if b := p.run(t); b.Lost > 0 || b.Twice > 0 && p.Repeats {
+			return
+		}
 	}
+	t.Error("servers that do not drain have lost nothing: the test does not see losses")
 }
 
 // Answer returns the answer to a call.

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/await"
-	"github.com/yodel-rpc/yodel/yodeltest"
+	"github.com/yodel-rpc/yodel/internal/leak"
 )
 
 // hangEnv makes the test binary a process that prints a line and then hangs.
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 		time.AfterFunc(time.Hour, func() {}) // so that the runtime does not find the deadlock
 		hangHere(make(chan struct{}))
 	}
-	yodeltest.VerifyNoLeaks(m)
+	leak.Verify(m)
 }
 
 //go:noinline

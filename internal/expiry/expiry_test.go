@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/expiry"
-	"github.com/yodel-rpc/yodel/yodeltest"
+	"github.com/yodel-rpc/yodel/internal/leak"
 )
 
-func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+func TestMain(m *testing.M) { leak.Verify(m) }
 
 func TestEarliest(t *testing.T) {
 	now := time.Now()

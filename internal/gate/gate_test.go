@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yodel-rpc/yodel/yodeltest"
+	"github.com/yodel-rpc/yodel/internal/leak"
 )
 
 // mainEnv makes this test binary the command gate.
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 		main()
 		os.Exit(0)
 	}
-	yodeltest.VerifyNoLeaks(m)
+	leak.Verify(m)
 }
 
 // memory is code of the packages under test: it counts how often a test has run, and once fails

@@ -11,10 +11,10 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel/internal/hessian"
-	"github.com/yodel-rpc/yodel/yodeltest"
+	"github.com/yodel-rpc/yodel/internal/leak"
 )
 
-func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+func TestMain(m *testing.M) { leak.Verify(m) }
 
 func unhex(t testing.TB, text string) []byte {
 	t.Helper()

@@ -51,7 +51,7 @@ func leakFaults(in folder) []string {
 	if inBench(in.path) || !slices.ContainsFunc(in.files, goFile.isTest) || slices.ContainsFunc(in.files, verifiesLeaks) {
 		return nil
 	}
-	return []string{fmt.Sprintf("%s has tests but no TestMain that calls yodeltest.VerifyNoLeaks (in an external test package, which may import it everywhere)", in.path)}
+	return []string{fmt.Sprintf("%s has tests but no TestMain that calls yodeltest.VerifyNoLeaks, or leak.Verify below the root", in.path)}
 }
 
 // unboundedLine is a wait for one line of another process that has no bound.
@@ -238,7 +238,7 @@ func imports(file goFile, imported string) bool {
 func verifiesLeaks(file goFile) bool {
 	return file.isTest() && slices.ContainsFunc(file.ast.Decls, func(decl ast.Decl) bool {
 		fn, ok := decl.(*ast.FuncDecl)
-		return ok && fn.Recv == nil && fn.Name.Name == "TestMain" && calls(fn, "yodeltest", "VerifyNoLeaks")
+		return ok && fn.Recv == nil && fn.Name.Name == "TestMain" && (calls(fn, "yodeltest", "VerifyNoLeaks") || calls(fn, "leak", "Verify"))
 	})
 }
 

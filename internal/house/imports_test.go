@@ -70,6 +70,10 @@ var forPlugins = []string{"internal/badrequest", "internal/carries", "internal/d
 // write: the command and the compounds.
 var forReaders = []string{"internal/nearest"}
 
+// These packages of internal test servers and clients. The tests of the others import neither the
+// root nor yodeltest, which would be compiled again for each of them.
+var testsOfCalls = []string{"internal/samples", "internal/torture"}
+
 func layerOf(folder string) string {
 	if slices.Contains(belowRoot, folder) {
 		return "below"
@@ -117,6 +121,8 @@ func importFault(folder, imported string) string {
 		return ""
 	case isShared(folder) && slices.Contains(forFamilies, to):
 		return ""
+	case layerOf(folder) == "yodeltest" && to == "internal/leak": // which the tests of internal/* use without yodeltest
+		return ""
 	case !ours && (layer.thirdParty || isStandard(imported)):
 		return ""
 	}
@@ -145,11 +151,16 @@ func isStandard(imported string) bool {
 	return !strings.Contains(first, ".")
 }
 
-// importFaults holds a package to the direction of imports. Tests may import anything.
+// importFaults holds a package to the direction of imports. The tests of a package above internal/*
+// may import anything.
 func importFaults(in folder) []string {
 	var faults []string
 	for _, file := range in.files {
 		if file.isTest() {
+			above := imports(file, module) || imports(file, module+"/yodeltest")
+			if above && layerOf(in.path) == "internal" && !slices.Contains(testsOfCalls, in.path) {
+				faults = append(faults, file.path+" imports the root: the tests of internal/* import what is below the root")
+			}
 			continue
 		}
 		for _, spec := range file.ast.Imports {
@@ -238,5 +249,9 @@ func TestImportRuleLeavesTestsFree(t *testing.T) {
 	})
 	if got := importFaults(in); len(got) != 1 {
 		t.Errorf("got faults %q, want one, for retry.go", got)
+	}
+	below := folderOf(t, "internal/wire", map[string]string{"wire_test.go": "package wire_test\nimport \"" + module + "/yodeltest\""})
+	if got := importFaults(below); len(got) != 1 {
+		t.Errorf("got faults %q, want one, for the test of internal/wire", got)
 	}
 }

@@ -5,6 +5,7 @@ package house
 import (
 	"fmt"
 	"maps"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -146,6 +147,46 @@ func TestModulesCanBeReleased(t *testing.T) {
 		}
 		texts[folder] = text
 		report(t, moduleFaults(folder, text))
+	}
+	report(t, versionFaults(texts))
+}
+
+// sharedByServers are the modules that nearly every server in Go needs, and that take long to
+// compile.
+var sharedByServers = []string{
+	"golang.org/x/crypto", "golang.org/x/net", "golang.org/x/sys", "golang.org/x/text", "google.golang.org/grpc", "google.golang.org/protobuf",
+}
+
+// sharedVersions returns the requirements of a go.mod that are for one of the modules that servers
+// share.
+func sharedVersions(goMod string) string {
+	var shared []string
+	for _, words := range directives(goMod) {
+		if words[0] == "require" && slices.Contains(sharedByServers, words[1]) {
+			shared = append(shared, strings.Join(words, " "))
+		}
+	}
+	return strings.Join(shared, "\n")
+}
+
+// The servers that tests build have the same versions of what they share, which is compiled once
+// then. Consul cannot be built with versions of today.
+func TestServersShareVersions(t *testing.T) {
+	const folder = "internal/realserver/testdata"
+	servers, err := os.ReadDir(path.Join(repository, folder))
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts := make(map[string]string)
+	for _, server := range servers {
+		name := path.Join(folder, server.Name())
+		text, err := readText(path.Join(name, "go.mod"))
+		if err == nil && server.Name() != "consul" {
+			texts[name] = sharedVersions(text)
+		}
+	}
+	if len(texts) < 8 {
+		t.Errorf("only %d servers in Go were found", len(texts))
 	}
 	report(t, versionFaults(texts))
 }

@@ -17,10 +17,10 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/yodel-rpc/yodel/yodeltest"
+	"github.com/yodel-rpc/yodel/internal/leak"
 )
 
-func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+func TestMain(m *testing.M) { leak.Verify(m) }
 
 const (
 	module     = "github.com/yodel-rpc/yodel"

@@ -6,10 +6,10 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel/internal/kinds"
-	"github.com/yodel-rpc/yodel/yodeltest"
+	"github.com/yodel-rpc/yodel/internal/leak"
 )
 
-func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+func TestMain(m *testing.M) { leak.Verify(m) }
 
 func TestNames(t *testing.T) {
 	for name, want := range map[string]string{"unary": "a unary method", "feed": "a feed", "upload": "an upload", "duplex": "a duplex", "unknown": "a unknown"} {

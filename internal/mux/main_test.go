@@ -8,8 +8,8 @@ import (
 	"runtime/debug"
 	"testing"
 
+	"github.com/yodel-rpc/yodel/internal/leak"
 	"github.com/yodel-rpc/yodel/internal/mux"
-	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
 // serveEnv is set in a process that a benchmark has started, to what it serves with.
@@ -25,5 +25,5 @@ func TestMain(m *testing.M) {
 	}
 	debug.SetMemoryLimit(someLimit)
 	mux.PanicOnImpossibleReadStates()
-	yodeltest.VerifyNoLeaks(m)
+	leak.Verify(m)
 }

@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/yodel-rpc/yodel/internal/leak"
 	"github.com/yodel-rpc/yodel/internal/panics"
-	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
-func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+func TestMain(m *testing.M) { leak.Verify(m) }
 
 // decode is a codec in which f panics.
 func decode(f func()) (err error) {
@@ -24,20 +24,20 @@ func decode(f func()) (err error) {
 	return nil
 }
 
-func leak() { panic("a secret") }
+func tells() { panic("a secret") }
 
 // The value of a panic in a codec is not in its error, and is in the panic that goes on, with the
 // place of the first one.
 func TestAPanicInACodecGoesOn(t *testing.T) {
 	t.Parallel()
-	err := decode(leak)
+	err := decode(tells)
 	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("the error is %v, want one without the value of the panic", err)
 	}
 	defer func() {
 		value := recover()
 		said, frames := panics.Describe(value)
-		if said != "a secret" || !strings.Contains(frames, "panics_test.go") || !strings.Contains(frames, "leak") {
+		if said != "a secret" || !strings.Contains(frames, "panics_test.go") || !strings.Contains(frames, "tells") {
 			t.Errorf("the panic is %q at %q, want the first one", said, frames)
 		}
 		if text := fmt.Sprint(value); !strings.Contains(text, "a secret") {

@@ -5,7 +5,7 @@ package parts_test
 import (
 	"testing"
 
-	"github.com/yodel-rpc/yodel/yodeltest"
+	"github.com/yodel-rpc/yodel/internal/leak"
 )
 
-func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+func TestMain(m *testing.M) { leak.Verify(m) }

@@ -13,11 +13,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/leak"
 	"github.com/yodel-rpc/yodel/internal/readiness"
-	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
-func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+func TestMain(m *testing.M) { leak.Verify(m) }
 
 // Two failures in a row make a ready program not ready, and one success makes it ready.
 func TestOneFailureIsNoChange(t *testing.T) {

@@ -46,20 +46,10 @@ func Tool(t testing.TB, name, pkg string) string {
 // named last after all other files: if that file exists, the folder is complete. Made calls fill
 // once for each version of testdata/NAME and of Go, and keeps the folder in the user's cache.
 func Made(name, last string, fill func(source, folder string) error) (string, error) {
-	_, here, _, ok := runtime.Caller(0)
-	if !ok || !filepath.IsAbs(here) {
-		return "", fmt.Errorf("%s is built from source, and this program does not know where that is: it was built with -trimpath", name)
-	}
-	source := filepath.Join(filepath.Dir(here), "testdata", name)
-	cache, err := os.UserCacheDir()
+	source, folder, err := folders(name)
 	if err != nil {
 		return "", err
 	}
-	version, err := fingerprint(source)
-	if err != nil {
-		return "", err
-	}
-	folder := filepath.Join(cache, "yodel-real", name+"-"+version)
 	complete := func() bool { _, err := os.Stat(filepath.Join(folder, last)); return err == nil }
 	if complete() {
 		return folder, nil
@@ -83,8 +73,37 @@ func Made(name, last string, fill func(source, folder string) error) (string, er
 	return folder, nil
 }
 
+// isBuilt reports whether Built has built the program NAME of testdata/NAME before.
+func isBuilt(name string) bool {
+	_, folder, err := folders(name)
+	if err != nil {
+		return false // Built says why
+	}
+	_, err = os.Stat(filepath.Join(folder, name))
+	return err == nil
+}
+
+// folders returns testdata/NAME, and the folder in the user's cache for what Made makes from it.
+func folders(name string) (source, made string, err error) {
+	_, here, _, ok := runtime.Caller(0)
+	if !ok || !filepath.IsAbs(here) {
+		return "", "", fmt.Errorf("%s is built from source, and this program does not know where that is: it was built with -trimpath", name)
+	}
+	source = filepath.Join(filepath.Dir(here), "testdata", name)
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", "", err
+	}
+	version, err := fingerprint(source)
+	if err != nil {
+		return "", "", err
+	}
+	return source, filepath.Join(cache, "yodel-real", name+"-"+version), nil
+}
+
 // run runs a command. If the command fails, the error contains its output.
 func run(cmd *exec.Cmd) error {
+	EndWithParent(cmd)
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", filepath.Base(cmd.Path), err, output)
 	}

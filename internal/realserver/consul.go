@@ -12,9 +12,10 @@ import (
 )
 
 // Consul starts a Consul agent that is also a server. Config is additional configuration in HCL.
-// The first call builds the program, which takes some minutes of processor time.
+// The program is large: see wantedLarge.
 func Consul(t testing.TB, config ...string) *Server {
 	t.Helper()
+	wantedLarge(t, "consul")
 	_, gossip, _ := net.SplitHostPort(FreeAddr(t)) // no client connects to these ports, but Consul listens on them
 	_, rpc, _ := net.SplitHostPort(FreeAddr(t))
 	return Start(t, Program{

@@ -32,10 +32,11 @@ type KubernetesServer struct {
 	etcd *Server
 }
 
-// Kubernetes starts a Kubernetes API server without controllers and nodes. The first call builds
-// the program, which takes many minutes of processor time.
+// Kubernetes starts a Kubernetes API server without controllers and nodes. The program is large:
+// see wantedLarge.
 func Kubernetes(t testing.TB) *KubernetesServer {
 	t.Helper()
+	wantedLarge(t, "kube-apiserver")
 	certificate, key := identity(t)
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(certificate)

@@ -9,12 +9,15 @@ import (
 	"testing"
 )
 
-// TestProgramsAreMade builds or downloads every program that tests start, two at a time, and keeps
+// TestProgramsAreMade builds or downloads the programs that tests start, two at a time, and keeps
 // them in the user's cache. It runs before all other tests, which then wait for no build: make
 // servers.
 func TestProgramsAreMade(t *testing.T) { //nolint:tparallel // other tests wait for it
 	goProgram := func(pkg string) func(*testing.T, string) {
 		return func(t *testing.T, name string) { Tool(t, name, pkg) }
+	}
+	large := func(pkg string) func(*testing.T, string) {
+		return func(t *testing.T, name string) { wantedLarge(t, name); Tool(t, name, pkg) }
 	}
 	foreign := func(find func() (string, error)) func(*testing.T, string) {
 		return func(t *testing.T, name string) {
@@ -26,7 +29,7 @@ func TestProgramsAreMade(t *testing.T) { //nolint:tparallel // other tests wait 
 	}
 	programs := map[string]func(t *testing.T, name string){
 		"connectconformance": goProgram("connectrpc.com/conformance/cmd/connectconformance"),
-		"consul":             goProgram("github.com/hashicorp/consul"),
+		"consul":             large("github.com/hashicorp/consul"),
 		"dubbo":              foreign(findDubbo),
 		"dubbogo":            goProgram("."),
 		"etcd":               goProgram("."),
@@ -36,7 +39,7 @@ func TestProgramsAreMade(t *testing.T) { //nolint:tparallel // other tests wait 
 		"grpc-node":          func(t *testing.T, name string) { Node(t, name) },
 		"grpcurl":            goProgram("github.com/fullstorydev/grpcurl/cmd/grpcurl"),
 		"h2spec":             goProgram("github.com/summerwind/h2spec/cmd/h2spec"),
-		"kube-apiserver":     goProgram("."),
+		"kube-apiserver":     large("."),
 		"nacos": func(t *testing.T, name string) {
 			wanted(t, name)
 			if _, err := findNacos(); err != nil {

@@ -98,6 +98,16 @@ func wanted(t testing.TB, name string) {
 	}
 }
 
+// wantedLarge skips a test that needs a server which Go compiles for many minutes, unless
+// YODEL_REAL is all, or it is set and the server has been built before.
+func wantedLarge(t testing.TB, name string) {
+	t.Helper()
+	wanted(t, name)
+	if os.Getenv("YODEL_REAL") != "all" && !isBuilt(name) {
+		t.Skipf("%s is needed, which compiles for many minutes: run YODEL_REAL=all make servers once", name)
+	}
+}
+
 // wantedForeign skips a test that needs a peer in another language than Go, unless YODEL_REAL is
 // all: the peers take minutes to download, compile and run.
 func wantedForeign(t testing.TB, name string) {

@@ -15,11 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/leak"
 	"github.com/yodel-rpc/yodel/internal/realserver"
-	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
-func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+func TestMain(m *testing.M) { leak.Verify(m) }
 
 // redis sends a command of words without spaces and returns the first line of the answer that does
 // not say how long the next one is.

@@ -9,11 +9,11 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/yodel-rpc/yodel/internal/leak"
 	"github.com/yodel-rpc/yodel/internal/recent"
-	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
-func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+func TestMain(m *testing.M) { leak.Verify(m) }
 
 // A value is one of a name.
 type value struct {

@@ -8,11 +8,11 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/yodel-rpc/yodel/internal/leak"
 	"github.com/yodel-rpc/yodel/internal/room"
-	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
-func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+func TestMain(m *testing.M) { leak.Verify(m) }
 
 // heap returns how many bytes of memory are in use.
 func heap() int {

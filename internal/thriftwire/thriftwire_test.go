@@ -11,11 +11,11 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"github.com/yodel-rpc/yodel/internal/leak"
 	"github.com/yodel-rpc/yodel/internal/thriftwire"
-	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
-func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+func TestMain(m *testing.M) { leak.Verify(m) }
 
 func fromHex(t testing.TB, s string) []byte {
 	t.Helper()
