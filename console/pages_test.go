@@ -234,9 +234,9 @@ func (b *browser) inspect(where string, english []string) {
 	b.check(where)
 }
 
-// look checks the look of a page in all windows. What is cut off depends on the window and the
-// language, and what is faint on the colours. So each window has one of the colours in English, and
-// the other one in Chinese.
+// look checks a page in all windows. A window and a language decide which texts are cut off, and
+// the colours decide which are faint. So look uses one of the colours for each window in English,
+// and the other one in Chinese.
 func (b *browser) look(where, language string, english []string) {
 	b.t.Helper()
 	texts := []string{}

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// leakPatience is how long a goroutine may take to end after its last use.
-const leakPatience = 5 * time.Second
+// patience is how long a goroutine may take to end after its last use.
+const patience = 5 * time.Second
 
 // Verify runs the tests of a package, and does not return. It is yodeltest.VerifyNoLeaks.
 func Verify(m *testing.M) {
@@ -48,7 +48,7 @@ func Check(t testing.TB) {
 // Outliving returns the stacks of the goroutines that do not end, except the calling one and those
 // in before.
 func Outliving(before map[string]string) string {
-	for pause, end := time.Millisecond, time.Now().Add(leakPatience); ; pause = min(2*pause, 100*time.Millisecond) {
+	for pause, end := time.Millisecond, time.Now().Add(patience); ; pause = min(2*pause, 100*time.Millisecond) {
 		left := Goroutines()
 		delete(left, ownGoroutine())
 		maps.DeleteFunc(left, func(id, stack string) bool { return before[id] != "" || belongsToGo(stack) })

@@ -4,7 +4,7 @@ package memory
 
 import "sync/atomic"
 
-// A Share counts the memory that one peer makes this side hold, for connections without an Account.
+// A Share counts the memory that this side holds for one peer, over connections without an Account.
 // Call Init first. Take and Give may be called concurrently.
 type Share struct {
 	of   *Limit
