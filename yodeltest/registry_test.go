@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,6 +42,39 @@ func TestRegistrySuitePassesASoundOne(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A busy registrar announces an instance again too late, once.
+type busy struct {
+	discovery.Registrar
+	announced atomic.Int32
+}
+
+func (b *busy) Announce(ctx context.Context, service string, in discovery.Instance, ttl time.Duration) error {
+	if b.announced.Add(1) == 2 {
+		time.Sleep(2 * ttl) // the test's own clock
+	}
+	return b.Registrar.Announce(context.WithoutCancel(ctx), service, in, ttl)
+}
+
+func TestRegistrySuiteForgivesABusyMachine(t *testing.T) {
+	for _, name := range []string{"renewal", "slow"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newBook().registry()
+				b := &busy{Registrar: r.Registrar}
+				r.Registrar = b
+				for _, rule := range allRules(r, 20*time.Second, t.Logf) {
+					if rule.name != name {
+						continue
+					}
+					if err := rule.broken(); err != nil || b.announced.Load() < 4 {
+						t.Errorf("%v after %d announcements", err, b.announced.Load())
+					}
+				}
+			})
+		})
+	}
 }
 
 func TestRegistrySuiteSaysWhatItCannotTry(t *testing.T) {

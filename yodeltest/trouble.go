@@ -41,7 +41,7 @@ func (x registryTrial) outage(down, up func(), stored bool) error {
 	service := x.name()
 	addrs := []string{"127.0.0.1:1"}
 	stop := x.keep(service, discovery.Instance{Addr: addrs[0]}, x.TTL)
-	defer func() { stop() }()
+	defer stop()
 	if stored {
 		addrs = append(addrs, "127.0.0.1:2")
 		if err := x.announce(service, x.long(), discovery.Instance{Addr: addrs[1]}); err != nil {
@@ -130,24 +130,9 @@ func (x registryTrial) slow() error {
 	if x.Slow == nil {
 		return missing("the server cannot be slowed down")
 	}
-	service := x.name()
 	x.Slow(x.TTL / 4)
 	defer x.Slow(0)
-	in := discovery.Instance{Addr: "127.0.0.1:1"}
-	ttl := 3 * x.TTL // a busy machine is slow too
-	stop := x.keep(service, in, ttl)
-	w := x.follow(service)
-	err := w.until(in.Addr)
-	if err == nil {
-		<-time.After(ttl + x.Late)
-		err = errors.Join(w.neverEmpty(), w.until(in.Addr))
-	}
-	stop()
-	err = errors.Join(err, x.withdraw(service, in.Addr))
-	if err == nil {
-		err = w.until()
-	}
-	return errors.Join(err, w.stop())
+	return x.neverGone(3 * x.TTL) // a busy machine is slow too
 }
 
 func (x registryTrial) expired() error {
