@@ -78,18 +78,19 @@ func (c *Client) balanceOn(ctx context.Context, call *Call, err error) error {
 	if call.Method == "" {
 		return refusal("YDL2001", "a call without a method name")
 	}
-	began := clock()
-	if err != nil {
-		began = call.out.began
-	} else {
-		call.out.began = began
+	if err == nil {
+		call.out.began = clock()
 	}
+	began := call.out.began
 	call.out.req.Now = 0
 	for resends := 0; ; {
 		if err != nil && !broughtBack(call.turn, err) {
 			call.out.record(call, err, began)
 			if call.out.readExtra().lent > 0 && NotProcessed(err) {
 				call.out.repay(call, 0)
+			}
+			if ctx.Err() != nil && NotProcessed(err) && CodeOf(err) == Unavailable { // the caller stopped waiting
+				err = c.explain(ctx, call, nil, reason.TooLate(context.Cause(ctx), "", " after attempt %d: %v", call.Attempt, err))
 			}
 			if !c.resend(call, err, resends) {
 				return c.failed(call, err)

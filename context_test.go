@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -588,6 +589,89 @@ func TestErrorsHaveTheCauseOfTheContextOverEachWire(t *testing.T) {
 			}
 			impatient(t, 10, waiting(newClient(t, &o, to), strings.HasPrefix(name, "native")))
 		})
+	}
+}
+
+// A lateWire makes links whose connection is lost again and again before a call is sent, at last when
+// its context ends. Links of HTTP/1 are so: the end of one call closes the connection for which others wait.
+type lateWire struct{ singleWire }
+
+func (*lateWire) Name() string { return "late" }
+
+func (w *lateWire) Connect(ctx context.Context, nc net.Conn, ep *yodel.Endpoint) (yodel.Link, error) {
+	link, err := w.singleWire.Connect(ctx, nc, ep)
+	return lateLink{link}, err
+}
+
+type lateLink struct{ yodel.Link }
+
+func (lateLink) Do(ctx context.Context, call *yodel.Call) error {
+	if call.Attempt == 4 { // the client's last one
+		<-ctx.Done()
+	}
+	return &yodel.Error{Code: yodel.Unavailable, NotProcessed: true, Message: "gone", Cause: errors.New("gone")}
+}
+
+// The end of a call's own context is its outcome, and not that its connection was lost at that time.
+func TestTheEndOfTheContextIsTheOutcomeOfACallThatWasNotSent(t *testing.T) {
+	addr := serve(t, yodel.NewServer(nil))
+	for name, o := range map[string]*yodel.ClientOptions{
+		"plain": {}, "endpoint middleware": {EndpointMiddleware: []yodel.EndpointMiddleware{func(_ *yodel.Endpoint, next yodel.Handler) yodel.Handler { return next }}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o.Wires = []yodel.Wire{&lateWire{}}
+			impatient(t, 1, waiting(newClient(t, o, "late://"+addr), false))
+		})
+	}
+	c := newClient(t, &yodel.ClientOptions{Wires: []yodel.Wire{&lateWire{}}}, "late://"+addr)
+	if err := c.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	err := c.Call(ctx, "Wait.Unary", new(1), new(int))
+	want := "deadline_exceeded: Wait.Unary: the deadline passed after attempt 4: unavailable: Wait.Unary: " + addr + ": the connection was lost: gone; it was not executed [YDL1104] [YDL1005]"
+	if err == nil || err.Error() != want || !yodel.NotProcessed(err) {
+		t.Errorf("got %v, want %s, and not processed", err, want)
+	}
+}
+
+// The calls of HTTP/1 close their connections when their contexts end. Others that wait for these
+// connections have not failed because of that. Net/http may close a connection just before a call is
+// sent: a few of the calls may meet that four times in a row.
+func TestPatientCallsAmongImpatientOnes(t *testing.T) {
+	s := newServer(t, &yodel.ServerOptions{Codecs: []yodel.Codec{yodel.JSON}, Protocols: []yodel.Protocol{http.New(nil)}})
+	handleWait(t, s)
+	c := newClient(t, &yodel.ClientOptions{
+		Codec: yodel.JSON, ConnsPerEndpoint: 4, Wires: []yodel.Wire{connectwire.Wire(&connectwire.Options{HTTP1: true})},
+	}, "connect+http1://"+serve(t, s))
+	storm, end := context.WithCancel(t.Context())
+	var impatient, patient sync.WaitGroup
+	for range 20 {
+		impatient.Go(func() {
+			for storm.Err() == nil {
+				ctx, cancel := context.WithTimeout(storm, 5*time.Millisecond)
+				_ = c.Call(ctx, "Wait.Unary", new(int), new(int)) // its time ends
+				cancel()
+			}
+		})
+	}
+	var lost atomic.Int64
+	for range 5 {
+		patient.Go(func() {
+			for range 8 {
+				if _, err := Mul.Call(t.Context(), c, &Args{A: 2, B: 3}); err != nil {
+					lost.Add(1)
+					t.Log(err)
+				}
+			}
+		})
+	}
+	patient.Wait()
+	end()
+	impatient.Wait()
+	if lost.Load() > 3 {
+		t.Errorf("%d of 40 calls were lost", lost.Load())
 	}
 }
 

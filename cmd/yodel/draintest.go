@@ -19,6 +19,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/discovery"
 	"github.com/yodel-rpc/yodel/inspect/fleet"
 	"github.com/yodel-rpc/yodel/registry"
@@ -44,9 +45,9 @@ func (a *app) drainTestCommand() *cobra.Command {
 		Use:   "drain-test SERVICE/METHOD [JSON | @FILE | -]",
 		Short: "Restart the instances of a service one after the other under load, and count lost calls",
 		Long: "The command of --restart restarts one instance. It runs in a shell, with {addr}, {host} and {port} replaced and\n" +
-			"YODEL_ADDR set, and the next instance follows when the service has as many instances as before. The output of\n" +
-			"processes that it leaves in the background is lost, unless it redirects it. Without --restart, each instance is\n" +
-			"drained by an operator's setting and enabled again.\n" +
+			"YODEL_ADDR set, and the next instance follows when the service has as many instances as before and the calls reach\n" +
+			"the new one. The output of processes that it leaves in the background is lost, unless it redirects it. Without\n" +
+			"--restart, each instance is drained by an operator's setting and enabled again.\n" +
 			"A call is sent again only if a server has refused it before processing it, as one that is shutting down does.\n" +
 			"The exit code is 3 if more than --allow calls fail.",
 		Example:           "  yodel drain-test shop.Cart/Get --restart 'systemctl restart shop@{port}'\n  yodel drain-test shop.Cart/Get --rate 500 --rounds 3",
@@ -120,7 +121,7 @@ func (a *app) drainTest(ctx context.Context, name, body string, o *drainOptions)
 		defer close(ended)
 		l.run(loading)
 	}()
-	restarts, failure := a.rollAll(ctx, f, t, service, o)
+	restarts, failure := a.rollAll(ctx, f, t, l.client, service, o)
 	stop()
 	<-ended
 	r := l.result(time.Since(began))
@@ -161,8 +162,8 @@ func (o *drainOptions) action() string {
 	return "restarted"
 }
 
-// rollAll restarts all instances, and returns how many.
-func (a *app) rollAll(ctx context.Context, f *fleet.Fleet, t *target, service string, o *drainOptions) (int, error) {
+// rollAll restarts all instances while client calls them, and returns how many.
+func (a *app) rollAll(ctx context.Context, f *fleet.Fleet, t *target, client *yodel.Client, service string, o *drainOptions) (int, error) {
 	restarts := 0
 	for range max(o.rounds, 1) {
 		s, err := a.service(ctx, f, t, service)
@@ -175,7 +176,7 @@ func (a *app) rollAll(ctx context.Context, f *fleet.Fleet, t *target, service st
 		for _, addr := range serving(s) {
 			a.sayf("%s  %s\n", time.Now().Format(time.TimeOnly), addr)
 			if o.restart != "" {
-				err = a.restart(ctx, f, t, s, addr, o)
+				err = a.restart(ctx, f, t, client, s, addr, o)
 			} else {
 				err = a.cycle(ctx, f, t, service, addr, o)
 			}
@@ -237,9 +238,20 @@ func restartLine(command, addr string) (string, error) {
 	return strings.NewReplacer("{addr}", addr, "{host}", host, "{port}", port).Replace(command), nil
 }
 
+// isConnected reports whether a client is connected to an instance, and not to one that was there
+// before at the same address.
+func isConnected(client *yodel.Client, addr, incarnation string) bool {
+	return slices.ContainsFunc(client.Endpoints(), func(ep *yodel.Endpoint) bool {
+		in := ep.Instance()
+		return in.Addr == addr && in.Incarnation == incarnation && ep.Connected()
+	})
+}
+
 // restart runs the user's command for an instance, and waits until the service has as many
-// instances as it had in s, when the round began, and one that was started after the command.
-func (a *app) restart(ctx context.Context, f *fleet.Fleet, t *target, s *fleet.Service, addr string, o *drainOptions) error {
+// instances as it had in s, when the round began, and one that was started after the command. If the
+// client was connected to the instance, it has to be connected to that one: until then, the restart
+// of the next instance would lose calls.
+func (a *app) restart(ctx context.Context, f *fleet.Fleet, t *target, client *yodel.Client, s *fleet.Service, addr string, o *drainOptions) error {
 	line, err := restartLine(o.restart, addr)
 	if err != nil {
 		return err
@@ -256,6 +268,7 @@ func (a *app) restart(ctx context.Context, f *fleet.Fleet, t *target, s *fleet.S
 	for _, in := range before.Instances {
 		known[in.Addr] = in.Incarnation
 	}
+	used := isConnected(client, addr, known[addr])
 	cmd := exec.CommandContext(ctx, shell[0], shell[1], line) //nolint:gosec // the user's own command
 	cmd.Env = append(os.Environ(), "YODEL_ADDR="+addr)
 	if output, err := outputOf(cmd); err != nil {
@@ -264,7 +277,7 @@ func (a *app) restart(ctx context.Context, f *fleet.Fleet, t *target, s *fleet.S
 	return a.await(ctx, f, s.Name, o.settle, func(now *fleet.Service) bool {
 		fresh := slices.ContainsFunc(now.Instances, func(in *fleet.Instance) bool {
 			incarnation, ok := known[in.Addr]
-			return in.Gets() && (!ok || incarnation != in.Incarnation)
+			return in.Gets() && (!ok || incarnation != in.Incarnation) && (!used || isConnected(client, in.Addr, in.Incarnation))
 		})
 		return fresh && now.Up >= s.Up
 	})

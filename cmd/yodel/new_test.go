@@ -24,7 +24,7 @@ func TestNewProject(t *testing.T) {
 		t.Skip("the README of the project needs curl 7.82")
 	}
 	t.Chdir(t.TempDir())
-	clone := thisClone()
+	clone := thisClone
 	if r := yodelWith(t.Context(), nil, nil, "new", "example.com/team/shop", "--yodel", clone); r.code != exitOK {
 		t.Fatalf("exit code %d\n%s%s", r.code, r.out, r.err)
 	}
@@ -39,9 +39,9 @@ func TestNewProject(t *testing.T) {
 			}
 		}
 	}
-	flags := "-buildvcs=false"
+	flags := os.Getenv("GOFLAGS") + " -buildvcs=false" // what the tests of this repository have compiled is compiled already
 	if race {
-		flags += " -race" // what the tests of this repository have compiled is compiled already
+		flags += " -race"
 	}
 	env := []string{"GOWORK=off", "GOPROXY=off", "GO111MODULE=", "GOFLAGS=" + flags}
 	inProject(t, env, "test -z \"$(gofmt -l .)\" && go vet ./...")
@@ -80,14 +80,8 @@ func TestNewProject(t *testing.T) {
 	inProject(t, append(env, "GOFLAGS=-buildvcs=false"), strings.Replace(build, "/bin/server", "./bin/server", 1))
 }
 
-// thisClone returns the folder of this repository, which the program was built from.
-func thisClone() string {
-	clone, err := yodelClone("")
-	if err != nil {
-		panic(err)
-	}
-	return clone
-}
+// thisClone is the folder of this repository: go test starts tests in the folder of their package.
+var thisClone, _ = filepath.Abs(filepath.Join("..", ".."))
 
 // inProject runs commands in the folder of the project, all of which have to succeed.
 func inProject(t *testing.T, env []string, commands string) {
@@ -99,17 +93,25 @@ func inProject(t *testing.T, env []string, commands string) {
 	}
 }
 
-// Without --yodel, the project uses the clone that the command was built from.
+// Without --yodel, the project uses the clone that the command was built from. A command that was
+// built with -trimpath does not know which one that is.
 func TestNewFindsItsClone(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.Mkdir("shop", 0o700); err != nil { // an empty folder is fine
 		t.Fatal(err)
 	}
-	if r := yodelWith(t.Context(), nil, nil, "new", "shop"); r.code != exitOK || !strings.Contains(r.err, "cd shop && go test ./...") {
+	r := yodelWith(t.Context(), nil, nil, "new", "shop")
+	if _, file, _, _ := runtime.Caller(0); !filepath.IsAbs(file) {
+		if r.code != exitUsage || !strings.Contains(r.err, "yodel new NAME --yodel PATH") {
+			t.Fatalf("exit code %d\n%s%s", r.code, r.out, r.err)
+		}
+		return
+	}
+	if r.code != exitOK || !strings.Contains(r.err, "cd shop && go test ./...") {
 		t.Fatalf("exit code %d\n%s%s", r.code, r.out, r.err)
 	}
 	goMod, err := os.ReadFile(filepath.Join("shop", "go.mod"))
-	want := "\tgithub.com/yodel-rpc/yodel => " + thisClone() + "\n"
+	want := "\tgithub.com/yodel-rpc/yodel => " + thisClone + "\n"
 	if err != nil || !strings.Contains(string(goMod), want) || !strings.HasPrefix(string(goMod), "module shop\n") {
 		t.Errorf("%v: the go.mod is\n%s", err, goMod)
 	}

@@ -10,9 +10,11 @@ import (
 	"go/token"
 	"go/types"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -51,8 +53,18 @@ type parsed struct {
 	files map[string]*ast.File
 }
 
+// goroot returns where the standard library is. A program that was built with -trimpath does not know.
+var goroot = sync.OnceValue(func() string {
+	said, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		panic(err)
+	}
+	return strings.TrimSpace(string(said))
+})
+
 func newChecker(root, platform string, p *parsed) *checker {
 	c := &checker{build: build.Default, root: root, parsed: p, checked: map[string]*types.Package{}}
+	c.build.GOROOT = goroot()
 	c.build.GOOS, c.build.GOARCH, _ = strings.Cut(platform, "/")
 	c.build.CgoEnabled = false
 	if c.build.GOARCH == "386" { // it passes arguments on the stack

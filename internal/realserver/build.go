@@ -85,11 +85,10 @@ func isBuilt(name string) bool {
 
 // folders returns testdata/NAME, and the folder in the user's cache for what Made makes from it.
 func folders(name string) (source, made string, err error) {
-	_, here, _, ok := runtime.Caller(0)
-	if !ok || !filepath.IsAbs(here) {
-		return "", "", fmt.Errorf("%s is built from source, and this program does not know where that is: it was built with -trimpath", name)
+	source, err = sourceOf(name)
+	if err != nil {
+		return "", "", err
 	}
-	source = filepath.Join(filepath.Dir(here), "testdata", name)
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", "", err
@@ -99,6 +98,24 @@ func folders(name string) (source, made string, err error) {
 		return "", "", err
 	}
 	return source, filepath.Join(cache, "yodel-real", name+"-"+version), nil
+}
+
+// started is the working directory when the program began. A test may change it.
+var started, _ = os.Getwd()
+
+// sourceOf returns testdata/NAME. A program that was built with -trimpath finds it above the folder
+// in which it was started: go test starts tests in the folder of their package.
+func sourceOf(name string) (string, error) {
+	if _, file, _, _ := runtime.Caller(0); filepath.IsAbs(file) {
+		return filepath.Join(filepath.Dir(file), "testdata", name), nil
+	}
+	for folder, above := started, ""; folder != above; above, folder = folder, filepath.Dir(folder) {
+		source := filepath.Join(folder, "internal", "realserver", "testdata", name)
+		if _, err := os.Stat(source); err == nil {
+			return source, nil
+		}
+	}
+	return "", fmt.Errorf("%s is built from source, and there is none above %s", name, started)
 }
 
 // run runs a command. If the command fails, the error contains its output.

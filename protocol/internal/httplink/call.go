@@ -112,9 +112,9 @@ func (x *exchange) send(method string, at *url.URL, body io.Reader) (*http.Respo
 	case err == nil:
 		return response, nil
 	case http1 && !wrote.Load():
-		return nil, linkerror.Unsent(failed(x.ctx, err))
+		return nil, linkerror.Unsent(x.failed(err))
 	}
-	return nil, failed(x.ctx, err)
+	return nil, x.failed(err)
 }
 
 // Envelopes are what differs between the protocols that carry messages in envelopes.
@@ -337,12 +337,12 @@ func (v *conversation) next() (flags byte, body []byte, err error) {
 	case err == httpwire.ErrMemory: //nolint:errorlint // errors.Is compares codes
 		return 0, nil, linkerror.NoMemory(v.link.ep.Addr())
 	case err == httpwire.ErrCut && v.body.err != io.EOF: //nolint:errorlint // as above; the connection was lost
-		return 0, nil, failed(v.ctx, v.body.err)
+		return 0, nil, v.failed(v.body.err)
 	case err == httpwire.ErrCut: //nolint:errorlint // as above
 		return 0, nil, yodel.Errorf(yodel.Internal, "%s: the reply ends within a message", v.call.Method)
 	case err != nil:
 		if _, ok := errors.AsType[*yodel.Error](err); !ok && err != io.EOF { //nolint:errorlint // as above
-			err = failed(v.ctx, err)
+			err = v.failed(err)
 		}
 		return 0, nil, err
 	case v.protocol.Last != 0 && flags&v.protocol.Last != 0:

@@ -41,7 +41,10 @@ type Link struct {
 	err      error
 }
 
-var errClosed = errors.New("the connection was closed")
+var (
+	errClosed   = errors.New("the connection was closed")
+	errCanceled = errors.New("the call that it carried was canceled")
+)
 
 // Connect returns a Link that owns nc, a connection to ep. It speaks HTTP/1.1 if http1 is set, and
 // HTTP/2 otherwise. With HTTP/2 it waits for the server's settings. Without this wait, the outcome
@@ -229,7 +232,21 @@ func unprocessed(err error) bool {
 	return strings.HasSuffix(text, goAway) || strings.HasSuffix(text, unusable) || strings.HasSuffix(text, unestablished)
 }
 
-// failed returns the error of a request that got no response, or no end of it.
+// failed returns the error of a request that got no response, or no end of it. Net/http closes a
+// connection of HTTP/1 then, maybe later: no other call must begin on it.
+func (x *exchange) failed(err error) error {
+	l := x.link
+	switch {
+	case l.turn == nil:
+	case x.ctx.Err() != nil:
+		l.refuse(errCanceled)
+	default:
+		l.refuse(err)
+	}
+	return failed(x.ctx, err)
+}
+
+// failed is the method failed without its effect.
 func failed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -138,7 +138,7 @@ func (x *exchange) readAll(from io.Reader) (b []byte, err error) {
 		case err == io.EOF:
 			return b, nil
 		case err != nil:
-			return b, failed(x.ctx, err)
+			return b, x.failed(err)
 		}
 	}
 }

@@ -168,7 +168,7 @@ func TestWordsOfUnprocessedRequests(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer nc.Close()
-			l := &Link{Authority: "test"}
+			l := &Link{Authority: "test", closing: make(chan struct{}), done: make(chan struct{})}
 			transport := &http.Transport{
 				DialContext: func(context.Context, string, string) (net.Conn, error) { return nc, nil },
 				Protocols:   new(http.Protocols),
