@@ -230,7 +230,7 @@ func (q *requester) pipe(ctx context.Context, call *Call, b *binding, st pipe.St
 			case finalError: // carry got it
 				return err.error
 			}
-			return q.explainPart(ctx, part, to.String(), unsentByLink(err, 0))
+			return q.explainPart(ctx, part, to.String(), unsentByLink(err))
 		},
 	}
 	if w := call.out.watchers().messages; len(w) > 0 {
@@ -271,7 +271,7 @@ func (c *Client) attemptLink(ctx context.Context, call *Call, d *dialled.Conn, e
 		ctx = limited
 	}
 	at := ep.begun()
-	awaited := d.Foreign.Begin()
+	d.Foreign.Open.Add(1)
 	err := error(errGone) // remains if Do does not return
 	defer func() {
 		d.Foreign.Open.Add(-1)
@@ -287,7 +287,7 @@ func (c *Client) attemptLink(ctx context.Context, call *Call, d *dialled.Conn, e
 	if call.Compressing() != nil {
 		o.useExtra().linked = ctx
 	}
-	err = l.failure(ctx, d, unsentByLink(l.link.Do(ctx, call), awaited))
+	err = l.failure(ctx, d, unsentByLink(l.link.Do(ctx, call)))
 	if s != nil && !s.Rewind(err, reason.Unsent(err) || NotProcessed(err)) {
 		err = errorOf(s.Outcome(call.Method, err))
 	}

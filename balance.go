@@ -90,12 +90,11 @@ func (c *Client) balanceOn(ctx context.Context, call *Call, err error) error {
 				call.out.repay(call, 0)
 			}
 			if ctx.Err() != nil && NotProcessed(err) && CodeOf(err) == Unavailable { // the caller stopped waiting
-				err = c.explain(ctx, call, nil, reason.TooLate(context.Cause(ctx), "", " after attempt %d: %v", call.Attempt, err))
+				err = c.explain(ctx, call, nil, reason.TooLate(context.Cause(ctx), "", " after an attempt: %v", err))
 			}
-			if !c.resend(call, err, resends) {
+			if !c.resend(call, err, &resends) {
 				return c.failed(call, err)
 			}
-			resends++
 		}
 		again := err != nil
 		ep, pickErr := c.choose(ctx, call)
@@ -132,9 +131,9 @@ const staleResends = 3
 // an endpoint that was not tried. If the call found no connection, the client does not try further
 // endpoints that are unreachable too. Otherwise every call would try every endpoint while no server
 // is up.
-func (c *Client) resend(call *Call, err error, resends int) bool {
+func (c *Client) resend(call *Call, err error, resends *int) bool {
 	e, ok := errors.AsType[*Error](err)
-	if !ok || !e.NotProcessed || call.stream != nil && call.stream.Begun || resends >= maxResends || call.Endpoint == nil {
+	if !ok || !e.NotProcessed || call.stream != nil && call.stream.Begun || *resends >= maxResends || call.Endpoint == nil {
 		return false
 	}
 	_, absent := errors.AsType[*reason.DialError](e.Cause)
@@ -150,8 +149,11 @@ func (c *Client) resend(call *Call, err error, resends int) bool {
 	}
 	// With a low MaxAge, the connections of an endpoint drain repeatedly, so draining does not
 	// count toward staleResends.
-	again := (e.is(catalogue.Draining) || old && (resends < staleResends || !slices.Contains(call.tried, call.Endpoint))) && !call.Endpoint.core.Unreachable()
+	again := (e.is(catalogue.Draining|catalogue.Waited) || old && (*resends < staleResends || !slices.Contains(call.tried, call.Endpoint))) && !call.Endpoint.core.Unreachable()
 	call.Attempts().Avoid(call.Endpoint)
+	if !e.is(catalogue.Waited) || call.Attempt > 100 { // a server may say this too
+		*resends++
+	}
 	if call.pinned() {
 		return again
 	}

@@ -455,10 +455,10 @@ func (ep *Endpoint) Release(n int) { ep.held.Give(n) }
 
 // unsentByLink converts the error of a link to an error of a connection, if it says that the
 // request was not sent. The client then adds the method, the address and the ID.
-func unsentByLink(err error, awaited mux.Awaited) error {
+func unsentByLink(err error) error {
 	e, ok := err.(*Error) //nolint:errorlint // as Link.Do returns it
 	if ok && e.Code == Unavailable && e.NotProcessed && e.ID == "" && e.Cause != nil {
-		return &mux.CallError{Cause: e.Cause, NotProcessed: true, Awaited: awaited}
+		return &mux.CallError{Cause: e.Cause, NotProcessed: true}
 	}
 	return err
 }

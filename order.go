@@ -169,10 +169,9 @@ func (c *Client) choose(ctx context.Context, call *Call) (*Endpoint, error) {
 
 // broughtBack reports whether an attempt failed only because it had to use the connection of
 // earlier calls, and that connection was lost or refused all of these calls. Such an attempt does
-// not count. The calls of a link that carries one at a time close it when their contexts end.
+// not count.
 func broughtBack(t *turn, err error) bool {
-	lost, ok := errors.AsType[*mux.CallError](err)
-	return ok && lost.Awaited == mux.AwaitedLink || t != nil && t.Follows() && NotProcessed(err) && CodeOf(err) == Unavailable
+	return t != nil && t.Follows() && NotProcessed(err) && CodeOf(err) == Unavailable
 }
 
 // An orderedCall is a Call with a turn.

@@ -169,7 +169,7 @@ func (p *Peer) pushed(ctx context.Context, call *Call) (err error) {
 	if q.watches {
 		defer func() { q.watchAttempt(ctx, call, err) }()
 	}
-	return unsentByLink(p.push.Do(ctx, call), 0)
+	return unsentByLink(p.push.Do(ctx, call))
 }
 
 // after ends an attempt that failed with err, or that succeeded if err is nil. It makes another

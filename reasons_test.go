@@ -166,7 +166,7 @@ func TestWhatErrorsAreAbout(t *testing.T) {
 		"YDL1001": {client}, "YDL1002": {client}, "YDL1003": {client}, "YDL1004": {client}, "YDL1005": {client}, "YDL1006": {client}, "YDL1007": {client},
 		"YDL1009": {client}, "YDL1010": {client, notRepeated}, "YDL1201": {client}, "YDL1301": {client}, "YDL1401": {client}, "YDL1402": {client}, "YDL2009": {client},
 		"YDL1101": {connection}, "YDL1102": {connection}, "YDL1103": {connection}, "YDL1104": {connection, stale}, "YDL1105": {connection}, "YDL1106": {connection},
-		"YDL1107": {connection}, "YDL1108": {connection}, "YDL1109": {connection},
+		"YDL1107": {connection}, "YDL1108": {connection}, "YDL1109": {connection}, "YDL1110": {connection, stale},
 		"YDL2101": {message}, "YDL2102": {message}, "YDL2103": {message}, "YDL2104": {message},
 		"YDL2201": {message}, "YDL2202": {message}, "YDL2203": {message}, "YDL2204": {message},
 		"YDL3004": {stale}, "YDL3005": {stale},

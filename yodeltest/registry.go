@@ -391,8 +391,8 @@ func (x registryTrial) ttl() error {
 func (x registryTrial) renewal() error { return x.neverGone(2 * x.TTL) }
 
 // neverGone checks that clients have an instance all the time while it is announced again in time.
-// A busy machine may announce it too late, and then the record may be gone: it is tried again with a
-// longer ttl.
+// A busy machine may announce it too late, and then the record may be gone: it is tried again with
+// a longer ttl.
 func (x registryTrial) neverGone(ttl time.Duration) error {
 	for tries := 3; ; tries-- {
 		longest, err := x.kept(ttl)

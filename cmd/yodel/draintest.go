@@ -45,8 +45,8 @@ func (a *app) drainTestCommand() *cobra.Command {
 		Use:   "drain-test SERVICE/METHOD [JSON | @FILE | -]",
 		Short: "Restart the instances of a service one after the other under load, and count lost calls",
 		Long: "The command of --restart restarts one instance. It runs in a shell, with {addr}, {host} and {port} replaced and\n" +
-			"YODEL_ADDR set, and the next instance follows when the service has as many instances as before and the calls reach\n" +
-			"the new one. The output of processes that it leaves in the background is lost, unless it redirects it. Without\n" +
+			"YODEL_ADDR set, and the next instance follows when the service has as many instances as before and this command is\n" +
+			"connected to the new one. The output of processes that it leaves in the background is lost, unless it redirects it. Without\n" +
 			"--restart, each instance is drained by an operator's setting and enabled again.\n" +
 			"A call is sent again only if a server has refused it before processing it, as one that is shutting down does.\n" +
 			"The exit code is 3 if more than --allow calls fail.",
@@ -238,8 +238,8 @@ func restartLine(command, addr string) (string, error) {
 	return strings.NewReplacer("{addr}", addr, "{host}", host, "{port}", port).Replace(command), nil
 }
 
-// isConnected reports whether a client is connected to an instance, and not to one that was there
-// before at the same address.
+// isConnected reports whether a client has the record of an instance, and a connection to its
+// address.
 func isConnected(client *yodel.Client, addr, incarnation string) bool {
 	return slices.ContainsFunc(client.Endpoints(), func(ep *yodel.Endpoint) bool {
 		in := ep.Instance()
@@ -248,9 +248,9 @@ func isConnected(client *yodel.Client, addr, incarnation string) bool {
 }
 
 // restart runs the user's command for an instance, and waits until the service has as many
-// instances as it had in s, when the round began, and one that was started after the command. If the
-// client was connected to the instance, it has to be connected to that one: until then, the restart
-// of the next instance would lose calls.
+// instances as it had in s, when the round began, and one that was started after the command. If
+// the client was connected to the instance, it has to be connected to that one: until then, the
+// restart of the next instance would lose calls.
 func (a *app) restart(ctx context.Context, f *fleet.Fleet, t *target, client *yodel.Client, s *fleet.Service, addr string, o *drainOptions) error {
 	line, err := restartLine(o.restart, addr)
 	if err != nil {

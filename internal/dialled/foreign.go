@@ -98,14 +98,6 @@ func (c *Conn) Watch() {
 	}
 }
 
-// Begin counts a call in Open, and returns what it has to wait for.
-func (l *Foreign) Begin() mux.Awaited {
-	if l.Open.Add(1) > 1 && l.full != nil && l.full() {
-		return mux.AwaitedLink
-	}
-	return 0
-}
-
 func (l *Foreign) load() (open int, full bool) {
 	return int(l.Open.Load()), l.full != nil && l.full()
 }

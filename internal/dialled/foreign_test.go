@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -144,22 +143,6 @@ func TestALinkThatIsClosingTakesNoCalls(t *testing.T) {
 		}
 		l.end(nil)
 		o.is(t, "connected", "unusable", "ended: "+mux.ErrDrained.Error())
-	})
-}
-
-// The second call on a link that is full waits for the first one.
-func TestACallWaitsForThoseBeforeItOnALinkThatIsFull(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c, l, _ := join(t, new(owner))
-		go c.Watch()
-		var got []mux.Awaited
-		for _, l.full = range []bool{true, true, false} {
-			got = append(got, c.Foreign.Begin())
-		}
-		if want := []mux.Awaited{0, mux.AwaitedLink, 0}; !slices.Equal(got, want) || c.Foreign.Open.Load() != 3 {
-			t.Errorf("the calls waited for %v, want %v; %d are open", got, want, c.Foreign.Open.Load())
-		}
-		l.end(nil)
 	})
 }
 

@@ -35,8 +35,8 @@ type step struct {
 
 // All steps together have patience times the sum of their bounds. A step ends with an error when
 // what is left of that is needed for the bounds of the steps after it. Before, the table says that
-// the step was slow: a slow machine must not fail a run by chance, and CI's has needed 2.2 times what
-// the same steps took elsewhere.
+// the step was slow: a slow machine must not fail a run by chance, and CI's has needed 2.2 times
+// what the same steps took elsewhere.
 const patience = 2.5
 
 // sum returns how long groups of steps may take together.

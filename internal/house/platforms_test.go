@@ -53,7 +53,8 @@ type parsed struct {
 	files map[string]*ast.File
 }
 
-// goroot returns where the standard library is. A program that was built with -trimpath does not know.
+// goroot returns where the standard library is. A program that was built with -trimpath does not
+// know.
 var goroot = sync.OnceValue(func() string {
 	said, err := exec.Command("go", "env", "GOROOT").Output()
 	if err != nil {

@@ -47,8 +47,8 @@ var internalNames = []size{
 	// the identifiers of errors; those of packages reason, pipe, reply, ordered, body and
 	// registered came out of the root, where they need no name, as did those of metadata, source
 	// and keyscope; one is the trait of errors whose texts name types of the program
-	internal("internal/catalogue", 70),
-	internal("internal/diagnose", 16), // one function for each form of introspect, its bounds, and the names of codes; with the counters of an endpoint, the list of connections and the name of the program, which the root had
+	internal("internal/catalogue", 71), // the last one, Waited, is a trait that the client decides by: decision 0104
+	internal("internal/diagnose", 16),  // one function for each form of introspect, its bounds, and the names of codes; with the counters of an endpoint, the list of connections and the name of the program, which the root had
 	internal("internal/endpoints", 6),
 	internal("internal/fields", 6),
 	internal("internal/firstbytes", 6), // with the choice of a protocol that the root had
@@ -85,8 +85,8 @@ var internalNames = []size{
 	internal("protocol/internal/framebody", 9), // reading, skipping, refusing and freeing a body, which eight protocols share
 	internal("protocol/internal/httpwire", 42), // the headers and statuses of four protocols
 	internal("protocol/internal/jsonrpc", 12),
-	internal("protocol/internal/linkerror", 9), // one function for each error of a Link
-	internal("protocol/internal/rpcxwire", 16), // the frames of a protocol
+	internal("protocol/internal/linkerror", 10), // one function for each error of a Link
+	internal("protocol/internal/rpcxwire", 16),  // the frames of a protocol
 	internal("registry/internal/dubborecord", 13),
 }
 

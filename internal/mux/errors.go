@@ -85,19 +85,17 @@ func (e *IOError) Unwrap() error {
 type CallError struct {
 	Cause        error
 	NotProcessed bool    // the peer certainly did not execute the call
-	Awaited      Awaited // what the call was waiting for when it ended, or did not wait for
+	Awaited      Awaited // what the call was waiting for when its caller canceled it, or did not wait for
 }
 
 // Awaited says what a call was waiting for.
 type Awaited uint8
 
-// A call that has not been sent waits for the peer's window, for space in the output, or, on a link
-// of another protocol that is full, for the calls before it.
+// A call that has not been sent waits for the peer's window, or for space in the output.
 const (
 	_ Awaited = iota
 	AwaitedWindow
 	AwaitedOutput
-	AwaitedLink
 )
 
 func (e *CallError) Error() string { return e.Cause.Error() }

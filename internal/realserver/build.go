@@ -109,13 +109,13 @@ func sourceOf(name string) (string, error) {
 	if _, file, _, _ := runtime.Caller(0); filepath.IsAbs(file) {
 		return filepath.Join(filepath.Dir(file), "testdata", name), nil
 	}
-	for folder, above := started, ""; folder != above; above, folder = folder, filepath.Dir(folder) {
+	for folder, below := started, ""; folder != below; below, folder = folder, filepath.Dir(folder) {
 		source := filepath.Join(folder, "internal", "realserver", "testdata", name)
 		if _, err := os.Stat(source); err == nil {
 			return source, nil
 		}
 	}
-	return "", fmt.Errorf("%s is built from source, and there is none above %s", name, started)
+	return "", fmt.Errorf("%s is built from source, and its source is not above %s", name, started)
 }
 
 // run runs a command. If the command fails, the error contains its output.

@@ -135,7 +135,7 @@ func (l *link) Do(ctx context.Context, call *yodel.Call) error {
 	if err != nil {
 		return err
 	}
-	if err := l.await(ctx); err != nil {
+	if err := l.await(ctx, call); err != nil {
 		return err
 	}
 	p, err := l.Send(ctx, !call.OneWay, func(number uint64) ([]byte, error) { return l.request(call, args, number), nil })
@@ -152,16 +152,20 @@ func (l *link) Do(ctx context.Context, call *yodel.Call) error {
 }
 
 // await waits until the connection carries no other call.
-func (l *link) await(ctx context.Context) error {
+func (l *link) await(ctx context.Context, call *yodel.Call) error {
 	if l.Concurrent {
 		return nil
 	}
+	waits := l.Full()
 	select {
 	case l.turn <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return linkerror.Unsent(context.Cause(ctx))
 	case <-l.Closing():
+		if waits {
+			return linkerror.Waited(call, l.Addr, l.Err())
+		}
 		return linkerror.Unsent(l.Err())
 	}
 }

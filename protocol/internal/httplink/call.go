@@ -167,7 +167,7 @@ func (l *Link) Do(ctx context.Context, call *yodel.Call, p *Envelopes) error {
 	} else {
 		body, v.out = io.Pipe()
 	}
-	if err := l.begin(ctx); err != nil {
+	if err := l.begin(ctx, call); err != nil {
 		return err
 	}
 	defer l.finish()

@@ -43,7 +43,7 @@ type Link struct {
 
 var (
 	errClosed   = errors.New("the connection was closed")
-	errCanceled = errors.New("the call that it carried was canceled")
+	errCanceled = errors.New("the connection ended with a call that was canceled")
 )
 
 // Connect returns a Link that owns nc, a connection to ep. It speaks HTTP/1.1 if http1 is set, and
@@ -167,25 +167,35 @@ func (l *Link) Full() bool {
 
 // begin counts a call. In HTTP/1, it first waits until the connection carries no other call. If it
 // returns an error, the call must not be sent.
-func (l *Link) begin(ctx context.Context) error {
+func (l *Link) begin(ctx context.Context, call *yodel.Call) error {
+	waits := l.turn != nil && len(l.turn) > 0
 	if l.turn != nil {
 		select {
 		case l.turn <- struct{}{}:
 		case <-ctx.Done():
 			return linkerror.Unsent(context.Cause(ctx))
 		case <-l.closing:
-			return linkerror.Unsent(l.Err())
+			return l.unsent(call, waits)
 		}
 	}
 	l.mu.Lock()
 	l.open++
-	closed, err := l.closed, l.err
+	closed := l.closed
 	l.mu.Unlock()
 	if closed {
 		l.finish()
-		return linkerror.Unsent(err)
+		return l.unsent(call, waits)
 	}
 	return nil
+}
+
+// unsent returns the error of a call that is not sent because the link accepts no more calls.
+// Waited says that it waited for another call.
+func (l *Link) unsent(call *yodel.Call, waited bool) error {
+	if waited {
+		return linkerror.Waited(call, l.ep.Addr(), l.Err())
+	}
+	return linkerror.Unsent(l.Err())
 }
 
 // finish ends begin.
@@ -232,8 +242,8 @@ func unprocessed(err error) bool {
 	return strings.HasSuffix(text, goAway) || strings.HasSuffix(text, unusable) || strings.HasSuffix(text, unestablished)
 }
 
-// failed returns the error of a request that got no response, or no end of it. Net/http closes a
-// connection of HTTP/1 then, maybe later: no other call must begin on it.
+// failed is outcome for a request on the link. Net/http closes a connection of HTTP/1 then,
+// possibly later. So no other call may begin on it.
 func (x *exchange) failed(err error) error {
 	l := x.link
 	switch {
@@ -243,11 +253,11 @@ func (x *exchange) failed(err error) error {
 	default:
 		l.refuse(err)
 	}
-	return failed(x.ctx, err)
+	return outcome(x.ctx, err)
 }
 
-// failed is the method failed without its effect.
-func failed(ctx context.Context, err error) error {
+// outcome returns the error of a request that got no response, or no end of it.
+func outcome(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

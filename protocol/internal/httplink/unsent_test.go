@@ -65,7 +65,7 @@ func TestUnsent(t *testing.T) {
 				t.Fatal("net/http does not notice the end of its connection")
 			}
 			err = request()
-			e, ok := failed(t.Context(), err).(*yodel.Error)
+			e, ok := outcome(t.Context(), err).(*yodel.Error)
 			if err == nil || !ok || !e.NotProcessed {
 				t.Errorf("got %v, %v", err, e)
 			}

@@ -16,6 +16,14 @@ func Unsent(why error) *yodel.Error {
 	return &yodel.Error{Code: yodel.Unavailable, NotProcessed: true, Message: why.Error(), Cause: why}
 }
 
+// Waited returns the error of a call that waited for another one on the connection to addr, which
+// ended meanwhile because of why. The client sends the call again, also if that happens often.
+func Waited(call *yodel.Call, addr string, why error) *yodel.Error {
+	e := Unsent(why)
+	e.ID, e.Message = "YDL1110", fmt.Sprintf("%s: %s: the connection ended while the call waited for another one: %v", call.Method, addr, why)
+	return e
+}
+
 // Refused returns the error of a call that the Link does not send. It is the outcome of the call.
 func Refused(code yodel.Code, id, format string, args ...any) *yodel.Error {
 	return &yodel.Error{Code: code, ID: id, NotProcessed: true, Message: fmt.Sprintf(format, args...)}
