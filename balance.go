@@ -83,17 +83,22 @@ func (c *Client) balanceOn(ctx context.Context, call *Call, err error) error {
 	}
 	began := call.out.began
 	call.out.req.Now = 0
-	for resends := 0; ; {
+	for resends, waits := 0, 0; ; {
 		if err != nil && !broughtBack(call.turn, err) {
 			call.out.record(call, err, began)
 			if call.out.readExtra().lent > 0 && NotProcessed(err) {
 				call.out.repay(call, 0)
 			}
 			if ctx.Err() != nil && NotProcessed(err) && CodeOf(err) == Unavailable { // the caller stopped waiting
-				err = c.explain(ctx, call, nil, reason.TooLate(context.Cause(ctx), "", " after an attempt: %v", err))
+				return c.failed(call, c.explain(ctx, call, nil, reason.TooLate(context.Cause(ctx), "", " after an attempt: %v", err)))
 			}
-			if !c.resend(call, err, &resends) {
+			if !c.resend(call, err, resends) {
 				return c.failed(call, err)
+			}
+			if e, ok := errors.AsType[*Error](err); ok && e.is(catalogue.Waited) && waits < maxWaits {
+				waits++
+			} else {
+				resends++
 			}
 		}
 		again := err != nil
@@ -120,20 +125,17 @@ func (c *Client) balanceOn(ctx context.Context, call *Call, err error) error {
 }
 
 // maxResends is how often the client sends a call again without retry middleware, if the call was
-// certainly not executed.
-const maxResends = 8
-
-// staleResends is how many of these attempts may go to the same endpoint when only its connection
-// has ended.
-const staleResends = 3
+// certainly not executed. StaleResends of these attempts may go to the same endpoint when only its
+// connection has ended. MaxWaits further ones may follow a wait for another call: see YDL1110.
+const maxResends, staleResends, maxWaits = 8, 3, 100
 
 // resend reports whether the client sends a failed call again without retry middleware, normally to
 // an endpoint that was not tried. If the call found no connection, the client does not try further
 // endpoints that are unreachable too. Otherwise every call would try every endpoint while no server
 // is up.
-func (c *Client) resend(call *Call, err error, resends *int) bool {
+func (c *Client) resend(call *Call, err error, resends int) bool {
 	e, ok := errors.AsType[*Error](err)
-	if !ok || !e.NotProcessed || call.stream != nil && call.stream.Begun || *resends >= maxResends || call.Endpoint == nil {
+	if !ok || !e.NotProcessed || call.stream != nil && call.stream.Begun || resends >= maxResends || call.Endpoint == nil {
 		return false
 	}
 	_, absent := errors.AsType[*reason.DialError](e.Cause)
@@ -149,11 +151,8 @@ func (c *Client) resend(call *Call, err error, resends *int) bool {
 	}
 	// With a low MaxAge, the connections of an endpoint drain repeatedly, so draining does not
 	// count toward staleResends.
-	again := (e.is(catalogue.Draining|catalogue.Waited) || old && (*resends < staleResends || !slices.Contains(call.tried, call.Endpoint))) && !call.Endpoint.core.Unreachable()
+	again := (e.is(catalogue.Draining|catalogue.Waited) || old && (resends < staleResends || !slices.Contains(call.tried, call.Endpoint))) && !call.Endpoint.core.Unreachable()
 	call.Attempts().Avoid(call.Endpoint)
-	if !e.is(catalogue.Waited) || call.Attempt > 100 { // a server may say this too
-		*resends++
-	}
 	if call.pinned() {
 		return again
 	}

@@ -678,6 +678,51 @@ func TestPatientCallsAmongImpatientOnes(t *testing.T) {
 	}
 }
 
+// endAnother ends a call over HTTP/1 while another one waits for its connection, and returns the
+// error of the attempt of that one. The other call goes on, over another connection.
+func endAnother(p *provocation) error {
+	s := newServer(p, &yodel.ServerOptions{Codecs: []yodel.Codec{yodel.JSON}, Protocols: []yodel.Protocol{http.New(nil)}})
+	began := make(chan struct{}, 1)
+	must(p, s.Handle("Wait.Here", func(ctx context.Context, _ *int) (*int, error) {
+		began <- struct{}{}
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}))
+	p.addr = serve(p, s)
+	attempts := make(chan error, 10)
+	c := newClient(p, &yodel.ClientOptions{
+		Codec: yodel.JSON, Wires: []yodel.Wire{connectwire.Wire(&connectwire.Options{HTTP1: true})},
+		EndpointMiddleware: []yodel.EndpointMiddleware{func(_ *yodel.Endpoint, next yodel.Handler) yodel.Handler {
+			return func(ctx context.Context, call *yodel.Call) error {
+				err := next(ctx, call)
+				if call.Method == string(Mul) {
+					attempts <- err
+				}
+				return err
+			}
+		}},
+	}, "connect+http1://"+p.addr)
+	for range 100 { // the call may not wait yet when the other one ends
+		ctx, cancel := context.WithCancel(p.Context())
+		go func() { _ = c.Call(ctx, "Wait.Here", new(int), nil) }()
+		receive(p, began, "a call has the connection")
+		done := make(chan error, 1)
+		go func() { _, err := Mul.Call(p.Context(), c, &Args{}); done <- err }()
+		until(p, "the other call has begun", func() bool { return c.Endpoints()[0].Inflight() == 2 })
+		cancel()
+		must(p, receive(p, done, "the call that waited"))
+		for err := range attempts {
+			if err == nil {
+				break
+			}
+			if e, ok := errors.AsType[*yodel.Error](err); ok && e.ID == "YDL1110" {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // hangingServerEnv makes the test program a server whose method hangs.
 const hangingServerEnv = "YODEL_TEST_HANGING_SERVER"
 

@@ -386,7 +386,7 @@ func (c *Client) failed(call *Call, err error) error {
 	if c.wraps {
 		now := clock()
 		x.report = &introspect.CallReport{
-			Method: call.Method, Side: clientSide, Began: monotime.Wall(now, call.start()), Took: now - call.start(),
+			Method: call.Method, Side: clientSide, Began: monotime.Wall(call.start()), Took: now - call.start(),
 		}
 		x.Attempts(x.report)
 		failureOf(e).Call(x.report)

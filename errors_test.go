@@ -326,6 +326,7 @@ var scenarios = []scenario{
 		p.Cleanup(c.Close)
 		return c.Call(p.Context(), "Arith.Mul", &Empty{}, nil)
 	}},
+	{"YDL1110", "the end of a call for which another one waits", yodel.Unavailable, true, []string{"the connection ended while the call waited for another one"}, false, endAnother},
 	{"YDL1201", "a registry that is down", yodel.Unavailable, true, []string{"it failed: registry 10.0.0.1: connection refused"}, true, func(p *provocation) error {
 		down := resolverFunc(func(context.Context, func([]discovery.Instance)) error {
 			return errors.New("registry 10.0.0.1: connection refused")
@@ -871,5 +872,5 @@ var (
 // unattempted is the errors of calls that never came to an endpoint, of servers, and of single
 // attempts.
 var unattempted = []string{
-	"YDL1001", "YDL1002", "YDL1009", "YDL1201", "YDL3005", "YDL2007", "YDL2008", "YDL3002", "YDL3003", "YDL3004", "YDL3008", "YDL3521", "YDL3601", "YDL3602", "YDL4001", "YDL4002", "YDL4003", "YDL4004", "YDL4005", "YDL4006",
+	"YDL1001", "YDL1002", "YDL1009", "YDL1110", "YDL1201", "YDL3005", "YDL2007", "YDL2008", "YDL3002", "YDL3003", "YDL3004", "YDL3008", "YDL3521", "YDL3601", "YDL3602", "YDL4001", "YDL4002", "YDL4003", "YDL4004", "YDL4005", "YDL4006",
 }

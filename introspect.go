@@ -129,8 +129,7 @@ func (s *Server) Stats() *introspect.Stats {
 // ClientOptions.CountCalls those of its calls by method. It takes
 // the lock of each connection for a moment, so call it from time to time and not for each call.
 func (c *Client) Stats() *introspect.ClientStats {
-	now := clock()
-	out := &introspect.ClientStats{Since: monotime.Wall(now, c.born)}
+	out := &introspect.ClientStats{Since: monotime.Wall(c.born)}
 	for _, ep := range c.cluster.endpoints() {
 		out.Endpoints = append(out.Endpoints, ep.stats())
 	}

@@ -99,8 +99,8 @@ type Wire interface {
 //
 // It may have a method Full() bool, which reports whether another call would have to wait for the
 // calls in flight. The client then makes another connection, if ClientOptions.ConnsPerEndpoint
-// allows more than one. A call that waited, and is not sent because the connection has ended, fails
-// with YDL1110. Full must not block.
+// allows more than one. Full must not block. If the connection ends before a call that waits is
+// sent, Do adds the ID YDL1110 to its error.
 //
 // A Link that does not decode the reply of a call in Call.Encoding has a method Codec(call *Call)
 // Codec, which returns the codec that decodes it. A call whose reply this codec does not carry is

@@ -305,7 +305,7 @@ func (q *requester) report(ctx context.Context, call *Call, err error) error {
 	x.Attempts(r)
 	x.Notes(r, began)
 	if whole {
-		r.Began = monotime.Wall(now, began)
+		r.Began = monotime.Wall(began)
 		if c := call.Client(); c != nil {
 			c.cluster.describe(r, call, began, now)
 		}
@@ -451,7 +451,7 @@ func (c *serverCall) report(took time.Duration) {
 	if took != mux.Untimed {
 		began = c.times.Describe(r, took, now)
 	}
-	r.Began = monotime.Wall(now, began)
+	r.Began = monotime.Wall(began)
 	if !call.Deadline.IsZero() {
 		r.Timeout = max(call.Deadline.Sub(timeOf(began)), 1)
 	}

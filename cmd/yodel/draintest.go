@@ -45,9 +45,10 @@ func (a *app) drainTestCommand() *cobra.Command {
 		Use:   "drain-test SERVICE/METHOD [JSON | @FILE | -]",
 		Short: "Restart the instances of a service one after the other under load, and count lost calls",
 		Long: "The command of --restart restarts one instance. It runs in a shell, with {addr}, {host} and {port} replaced and\n" +
-			"YODEL_ADDR set, and the next instance follows when the service has as many instances as before and this command is\n" +
-			"connected to the new one. The output of processes that it leaves in the background is lost, unless it redirects it. Without\n" +
-			"--restart, each instance is drained by an operator's setting and enabled again.\n" +
+			"YODEL_ADDR set. The next instance follows when the service has as many instances as before, and this command is\n" +
+			"connected to the new one, for which it waits 5 seconds at most. The output of processes that the command of\n" +
+			"--restart leaves in the background is lost, unless it redirects it. Without --restart, each instance is drained\n" +
+			"by an operator's setting and enabled again.\n" +
 			"A call is sent again only if a server has refused it before processing it, as one that is shutting down does.\n" +
 			"The exit code is 3 if more than --allow calls fail.",
 		Example:           "  yodel drain-test shop.Cart/Get --restart 'systemctl restart shop@{port}'\n  yodel drain-test shop.Cart/Get --rate 500 --rounds 3",
@@ -249,8 +250,8 @@ func isConnected(client *yodel.Client, addr, incarnation string) bool {
 
 // restart runs the user's command for an instance, and waits until the service has as many
 // instances as it had in s, when the round began, and one that was started after the command. If
-// the client was connected to the instance, it has to be connected to that one: until then, the
-// restart of the next instance would lose calls.
+// the client was connected to the instance, restart also waits until it is connected to that one:
+// before, the restart of the next instance would lose calls.
 func (a *app) restart(ctx context.Context, f *fleet.Fleet, t *target, client *yodel.Client, s *fleet.Service, addr string, o *drainOptions) error {
 	line, err := restartLine(o.restart, addr)
 	if err != nil {
@@ -274,14 +275,27 @@ func (a *app) restart(ctx context.Context, f *fleet.Fleet, t *target, client *yo
 	if output, err := outputOf(cmd); err != nil {
 		return faultf(exitFailed, "the command for %s failed: %v\n%s", addr, err, output)
 	}
-	return a.await(ctx, f, s.Name, o.settle, func(now *fleet.Service) bool {
-		fresh := slices.ContainsFunc(now.Instances, func(in *fleet.Instance) bool {
-			incarnation, ok := known[in.Addr]
-			return in.Gets() && (!ok || incarnation != in.Incarnation) && (!used || isConnected(client, in.Addr, in.Incarnation))
-		})
-		return fresh && now.Up >= s.Up
-	})
+	recovered := func(connected bool) func(*fleet.Service) bool {
+		return func(now *fleet.Service) bool {
+			fresh := slices.ContainsFunc(now.Instances, func(in *fleet.Instance) bool {
+				incarnation, ok := known[in.Addr]
+				return in.Gets() && (!ok || incarnation != in.Incarnation) && (!connected || isConnected(client, in.Addr, in.Incarnation))
+			})
+			return fresh && now.Up >= s.Up
+		}
+	}
+	if err := a.await(ctx, f, s.Name, o.settle, recovered(false)); err != nil || !used {
+		return err
+	}
+	if a.await(ctx, f, s.Name, min(o.settle, maxConnecting), recovered(true)) != nil && ctx.Err() == nil {
+		a.sayf("warning: this command is not connected to the new instance yet, so the next restart may lose calls\n")
+	}
+	return context.Cause(ctx)
 }
+
+// maxConnecting is how long drain-test waits until it is connected to a new instance. A client that
+// makes few calls does not connect to all instances.
+const maxConnecting = 5 * time.Second
 
 // outputOf runs a command and returns the end of its output. The output goes to a file: with a
 // pipe, the command would not end before the processes that it has left in the background.

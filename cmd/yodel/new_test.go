@@ -154,7 +154,7 @@ func TestNewRefuses(t *testing.T) {
 		{"example.com/taken", "the folder taken is not empty", exitFailed},
 		{"file", "file exists and is not a folder", exitFailed},
 	} {
-		if r := yodelWith(t.Context(), nil, nil, "new", test.name); r.code != test.code || !strings.Contains(r.err, test.want) {
+		if r := yodelWith(t.Context(), nil, nil, "new", test.name, "--yodel", thisClone); r.code != test.code || !strings.Contains(r.err, test.want) {
 			t.Errorf("%q: exit code %d, %q, want %d and %q", test.name, r.code, r.err, test.code, test.want)
 		}
 	}

@@ -58,8 +58,8 @@ const (
 	Unencoded
 	// Ruled says that a rule of an operator refused the call: see Disabled.
 	Ruled
-	// Waited says that the call waited for others on a connection, and was not sent because that
-	// ended with one of them. Such errors are stale.
+	// Waited says that the call waited for another one on a connection, and was not sent because
+	// the connection ended. Such errors are stale.
 	Waited
 )
 
@@ -145,7 +145,7 @@ var entries = map[string]Entry{
 	"YDL1107": {Unavailable, AboutConnection, "the connection was refused by the server", "look at the server's log"},
 	"YDL1108": {Unavailable, AboutConnection, "the TLS handshake failed", "compare the certificates, authorities and names that both sides were given; the message says which check failed, and on which side"},
 	"YDL1109": {Unavailable, AboutConnection, "another server listens at the address", "compare the record of the instance with what runs there"},
-	"YDL1110": {Unavailable, AboutConnection | Stale | Waited, "the connection ended while the call waited for another one", "nothing: the client sends the call again"},
+	"YDL1110": {Unavailable, AboutConnection | Stale | Waited, "the connection ended while the call waited for another one", "nothing: the client sends the call again while it can reach a server"},
 	"YDL1201": {Unavailable, OfClient, "the resolver failed", "check the registry"},
 	"YDL1301": {Unavailable, OfClient, "the breaker of the endpoint is open", "find out why the calls before failed: the message has the last one's error"},
 	"YDL1401": {ResourceExhausted, OfClient, "too many calls wait to be made again in the background", "see why they fail, or raise LaterOptions.Queue or QueueBytes"},

@@ -34,9 +34,9 @@ type step struct {
 }
 
 // All steps together have patience times the sum of their bounds. A step ends with an error when
-// what is left of that is needed for the bounds of the steps after it. Before, the table says that
-// the step was slow: a slow machine must not fail a run by chance, and CI's has needed 2.2 times
-// what the same steps took elsewhere.
+// what is left of that is needed for the bounds of the steps after it, and after 4 times its own
+// bound at the latest. Before, the table says that the step was slow: a slow machine must not fail
+// a run by chance, and CI's has needed 2.2 times what the same steps took elsewhere.
 const patience = 2.5
 
 // sum returns how long groups of steps may take together.
@@ -138,7 +138,7 @@ func runGroup(ctx context.Context, out io.Writer, env []string, group []step, en
 
 // run runs a step in a process group of its own, which ends when the step has used up its time.
 func (s *step) run(ctx context.Context, out io.Writer, env []string, end time.Time) {
-	most := strconv.Itoa(int(math.Ceil(max(s.bound, time.Until(end)).Seconds())))
+	most := strconv.Itoa(int(math.Ceil(max(s.bound, min(4*s.bound, time.Until(end))).Seconds())))
 	cmd := exec.CommandContext(ctx, "timeout", "--kill-after=30", most, "sh", "-c", s.command)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = time.Minute

@@ -39,8 +39,10 @@ func Later(now int64, by ...time.Duration) int64 {
 	return now
 }
 
-// Wall converts a reading to a time of the wall clock, in UTC. Now is the present reading. The
-// result has no monotonic part, because the wall clock may have been set meanwhile.
-func Wall(now, reading time.Duration) time.Time {
-	return time.Now().Add(reading - now).Round(0).UTC()
+// Wall converts a reading to a time of the wall clock, in UTC. The result has no monotonic part,
+// because the wall clock may have been set meanwhile. Wall reads both clocks at once, so that the
+// order of two readings is that of their times, unless the wall clock is set.
+func Wall(reading time.Duration) time.Time {
+	now := time.Now()
+	return now.Add(reading - Of(now)).Round(0).UTC()
 }

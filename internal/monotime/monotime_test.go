@@ -43,7 +43,7 @@ func TestASumThatOverflowsIsNever(t *testing.T) {
 func TestReadingsBecomeWallClockTimes(t *testing.T) {
 	before := time.Now()
 	now := monotime.Now()
-	got := monotime.Wall(now, now-time.Hour)
+	got := monotime.Wall(now - time.Hour)
 	if got.Before(before.Add(-time.Hour).Round(0)) || got.After(time.Now().Add(-time.Hour)) || got.Location() != time.UTC {
 		t.Errorf("an hour before %v is %v", before, got)
 	}

@@ -156,17 +156,18 @@ func (l *link) await(ctx context.Context, call *yodel.Call) error {
 	if l.Concurrent {
 		return nil
 	}
-	waits := l.Full()
+	select {
+	case l.turn <- struct{}{}:
+		return nil
+	default:
+	}
 	select {
 	case l.turn <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return linkerror.Unsent(context.Cause(ctx))
 	case <-l.Closing():
-		if waits {
-			return linkerror.Waited(call, l.Addr, l.Err())
-		}
-		return linkerror.Unsent(l.Err())
+		return linkerror.Waited(call, l.Addr, l.Err())
 	}
 }
 

@@ -30,6 +30,7 @@ type exchange struct {
 	subtype  string // of the codec, in content types
 	encoding string // of the compressor; "" for none
 	header   http.Header
+	waited   bool // for another call on the connection
 }
 
 // unsendable returns the error of a call that the protocols over HTTP cannot carry.
@@ -98,7 +99,7 @@ func (x *exchange) send(method string, at *url.URL, body io.Reader) (*http.Respo
 	var wrote atomic.Bool
 	if http1 {
 		if err := x.link.conn.Err(); err != nil { // net/http may still write a header to it
-			return nil, linkerror.Unsent(err)
+			return nil, x.unsent(err)
 		}
 		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaderField: func(string, []string) { wrote.Store(true) }})
 	}
@@ -112,7 +113,7 @@ func (x *exchange) send(method string, at *url.URL, body io.Reader) (*http.Respo
 	case err == nil:
 		return response, nil
 	case http1 && !wrote.Load():
-		return nil, linkerror.Unsent(x.failed(err))
+		return nil, x.unsent(x.failed(err))
 	}
 	return nil, x.failed(err)
 }
@@ -167,7 +168,7 @@ func (l *Link) Do(ctx context.Context, call *yodel.Call, p *Envelopes) error {
 	} else {
 		body, v.out = io.Pipe()
 	}
-	if err := l.begin(ctx, call); err != nil {
+	if err := x.begin(); err != nil {
 		return err
 	}
 	defer l.finish()

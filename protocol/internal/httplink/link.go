@@ -166,16 +166,21 @@ func (l *Link) Full() bool {
 }
 
 // begin counts a call. In HTTP/1, it first waits until the connection carries no other call. If it
-// returns an error, the call must not be sent.
-func (l *Link) begin(ctx context.Context, call *yodel.Call) error {
-	waits := l.turn != nil && len(l.turn) > 0
+// returns an error, the call must not be sent. Otherwise the link's finish must follow.
+func (x *exchange) begin() error {
+	l := x.link
 	if l.turn != nil {
 		select {
 		case l.turn <- struct{}{}:
-		case <-ctx.Done():
-			return linkerror.Unsent(context.Cause(ctx))
-		case <-l.closing:
-			return l.unsent(call, waits)
+		default:
+			x.waited = true
+			select {
+			case l.turn <- struct{}{}:
+			case <-x.ctx.Done():
+				return linkerror.Unsent(context.Cause(x.ctx))
+			case <-l.closing:
+				return x.unsent(l.Err())
+			}
 		}
 	}
 	l.mu.Lock()
@@ -184,18 +189,18 @@ func (l *Link) begin(ctx context.Context, call *yodel.Call) error {
 	l.mu.Unlock()
 	if closed {
 		l.finish()
-		return l.unsent(call, waits)
+		return x.unsent(l.Err())
 	}
 	return nil
 }
 
-// unsent returns the error of a call that is not sent because the link accepts no more calls.
-// Waited says that it waited for another call.
-func (l *Link) unsent(call *yodel.Call, waited bool) error {
-	if waited {
-		return linkerror.Waited(call, l.ep.Addr(), l.Err())
+// unsent returns the error of a request that was not sent because of why, which ended the
+// connection or came from it.
+func (x *exchange) unsent(why error) error {
+	if x.waited && x.ctx.Err() == nil {
+		return linkerror.Waited(x.call, x.link.ep.Addr(), why)
 	}
-	return linkerror.Unsent(l.Err())
+	return linkerror.Unsent(why)
 }
 
 // finish ends begin.

@@ -36,7 +36,7 @@ func (l *Link) DoUnary(ctx context.Context, call *yodel.Call, get bool) error {
 	if err != nil {
 		return err
 	}
-	if err := l.begin(ctx, call); err != nil {
+	if err := x.begin(); err != nil {
 		return err
 	}
 	defer l.finish()
