@@ -592,24 +592,44 @@ func TestErrorsHaveTheCauseOfTheContextOverEachWire(t *testing.T) {
 	}
 }
 
-// A lateWire makes links that lose their connections before a call is sent. The fourth link of a
-// call does that when the context of the call ends.
-type lateWire struct{ singleWire }
+// A lateWire makes links that lose their connections before a call is sent, with an error that has
+// the ID. If there is none, the fourth attempt of a call does that when the call's context ends.
+type lateWire struct {
+	singleWire
+	id       string
+	attempts atomic.Int32
+}
 
 func (*lateWire) Name() string { return "late" }
 
 func (w *lateWire) Connect(ctx context.Context, nc net.Conn, ep *yodel.Endpoint) (yodel.Link, error) {
 	link, err := w.singleWire.Connect(ctx, nc, ep)
-	return lateLink{link}, err
+	return lateLink{link, w}, err
 }
 
-type lateLink struct{ yodel.Link }
+type lateLink struct {
+	yodel.Link
+	wire *lateWire
+}
 
-func (lateLink) Do(ctx context.Context, call *yodel.Call) error {
-	if call.Attempt == 4 { // the client's last one
+func (l lateLink) Do(ctx context.Context, call *yodel.Call) error {
+	l.wire.attempts.Add(1)
+	if l.wire.id == "" && call.Attempt == 4 { // the client's last one
 		<-ctx.Done()
 	}
-	return &yodel.Error{Code: yodel.Unavailable, NotProcessed: true, Message: "gone", Cause: errors.New("gone")}
+	return &yodel.Error{Code: yodel.Unavailable, ID: l.wire.id, NotProcessed: true, Message: "gone", Cause: errors.New("gone")}
+}
+
+// A server may say YDL1110 too, and must not make the client send a call forever.
+func TestACallThatAlwaysWaitedEnds(t *testing.T) {
+	w := &lateWire{id: "YDL1110"}
+	c := newClient(t, &yodel.ClientOptions{Wires: []yodel.Wire{w}}, "late://"+serve(t, yodel.NewServer(nil)))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err := c.Call(ctx, "Wait.Unary", new(1), new(int))
+	if got := w.attempts.Load(); yodel.CodeOf(err) != yodel.Unavailable || got != 1+100+8 {
+		t.Errorf("got %v after %d attempts, want one, 100 that are not counted and 8 that are", err, got)
+	}
 }
 
 // The end of a call's own context is its outcome, and not that its connection was lost then.
@@ -647,9 +667,9 @@ func TestPatientCallsAmongImpatientOnes(t *testing.T) {
 		Codec: yodel.JSON, ConnsPerEndpoint: 4, Wires: []yodel.Wire{connectwire.Wire(&connectwire.Options{HTTP1: true})},
 	}, "connect+http1://"+serve(t, s))
 	storm, end := context.WithCancel(t.Context())
-	var impatient, patient sync.WaitGroup
+	var others, patient sync.WaitGroup
 	for range 20 {
-		impatient.Go(func() {
+		others.Go(func() {
 			for storm.Err() == nil {
 				ctx, cancel := context.WithTimeout(storm, 5*time.Millisecond)
 				_ = c.Call(ctx, "Wait.Unary", new(int), new(int)) // its time ends
@@ -672,7 +692,7 @@ func TestPatientCallsAmongImpatientOnes(t *testing.T) {
 	}
 	patient.Wait()
 	end()
-	impatient.Wait()
+	others.Wait()
 	if lost.Load() > 3 {
 		t.Errorf("%d of 40 calls were lost", lost.Load())
 	}

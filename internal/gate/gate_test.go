@@ -309,7 +309,8 @@ func TestStepsJoinTheirOutcomes(t *testing.T) {
 
 func TestStepsHaveBounds(t *testing.T) {
 	in := try(t)
-	in.write("steps", "late 1 sleep 1.2\nslow 1 exec 3<>wait; read line <&3 & read line <&3\nquick 1 true\n")
+	const hangs = " 1 exec 3<>wait; read line <&3 & read line <&3\n"
+	in.write("steps", "late 1 sleep 3.6\nhangs"+hangs+"quick 1 true\n")
 	if err := exec.CommandContext(t.Context(), "mkfifo", filepath.Join(in.folder, "wait")).Run(); err != nil {
 		t.Skipf("mkfifo: %v", err)
 	}
@@ -318,7 +319,13 @@ func TestStepsHaveBounds(t *testing.T) {
 	if took := time.Since(began); code != 1 || took > 30*time.Second {
 		t.Errorf("exit code %d after %v", code, took)
 	}
-	in.wantTexts(output, "failed: it did not end within ", "1  slow\n", "1  ok\n") // 2.5 times 3 s, less 1 s for the last one and what the first one took
+	in.wantTexts(output, "failed: it did not end within 3 seconds", "1  slow\n", "1  ok\n") // of 7.5 s, 3.6 s are used, and the last step needs 1 s
+
+	in.write("steps", "hangs"+hangs+"quick 9 true\n")
+	if output, code = in.gate(nil, "steps", "steps"); code != 1 {
+		t.Errorf("exit code %d of a step that hangs", code)
+	}
+	in.wantTexts(output, "failed: it did not end within 4 seconds", "9  ok\n")
 
 	in.write("steps", "left 10 until [ -e right ]; do sleep 0.1; done; echo LEFT\n+right 20 touch right; echo RIGHT\n")
 	if output, code = in.gate(nil, "steps", "steps"); code != 0 {

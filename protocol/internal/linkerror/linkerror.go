@@ -17,7 +17,7 @@ func Unsent(why error) *yodel.Error {
 }
 
 // Waited returns the error of a call that waited for another one on the connection to addr, which
-// ended meanwhile because of why. The client sends the call again, also if that happens often.
+// ended meanwhile because of why. The client sends the call again, and does not count 100 of these.
 func Waited(call *yodel.Call, addr string, why error) *yodel.Error {
 	e := Unsent(why)
 	e.ID, e.Message = "YDL1110", fmt.Sprintf("%s: %s: the connection ended while the call waited for another one: %v", call.Method, addr, why)
