@@ -6,6 +6,7 @@ package orphans
 
 import (
 	"maps"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -20,6 +21,10 @@ const (
 	// Requests that are short, or that were sent just before their client left, end by themselves
 	// in that time.
 	SurplusTime = 500 * time.Millisecond
+
+	// atOnce is how many requests are canceled before others may use the processor. Each makes the
+	// goroutine of a handler runnable, and what arrives meanwhile runs after all of these.
+	atOnce = 64
 )
 
 // A Set has the orphans of a server or a client. Its methods may be called concurrently.
@@ -83,8 +88,11 @@ func (s *Set[R]) cancelLate() {
 		s.timer.Reset(time.Duration(s.at - now))
 	}
 	s.mu.Unlock()
-	for _, r := range late {
+	for i, r := range late {
 		s.cancel(r)
+		if (i+1)%atOnce == 0 {
+			runtime.Gosched()
+		}
 	}
 }
 

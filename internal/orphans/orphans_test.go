@@ -3,8 +3,10 @@
 package orphans_test
 
 import (
+	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,5 +67,32 @@ func TestOrphansAreCanceled(t *testing.T) {
 			t.Errorf("left are %q", left)
 		}
 		want(orphans.Time, "surplus", "first", "again")
+	})
+}
+
+// Each request that is canceled makes a goroutine runnable. What waits for the processor does not
+// wait for all of them.
+func TestManyThatAreCanceledAtOnceLeaveTheProcessorToOthers(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	synctest.Test(t, func(t *testing.T) {
+		const all = 1000
+		var canceled atomic.Int32
+		first := make(chan struct{})
+		s := orphans.New(func(int) {
+			if canceled.Add(1) == 1 {
+				close(first)
+			}
+		})
+		for r := range all {
+			s.Add(r, 0)
+		}
+		<-first
+		if n := canceled.Load(); n > all/2 {
+			t.Errorf("%d of %d were canceled before another goroutine ran", n, all)
+		}
+		synctest.Wait()
+		if n := canceled.Load(); n != all {
+			t.Errorf("%d of %d were canceled", n, all)
+		}
 	})
 }
