@@ -47,7 +47,7 @@ type Session struct {
 	// Reader.
 	Conn net.Conn
 	// Reader reads the connection from its first byte, through a buffer of 32 KiB. When the server
-	// drains, Reader returns io.EOF as soon as no call has been open for 50 ms, or no call is open
+	// drains, Reader returns io.EOF as soon as no call has been open for 200 ms, or no call is open
 	// while Next pauses. In many protocols a server cannot tell a client that it drains. Without
 	// this rule, such a client would wait for a reply to a request that the server never reads.
 	Reader *bufio.Reader
@@ -71,7 +71,7 @@ func sessionOptions(s *Server) *session.Options {
 	l := &s.limits
 	return &session.Options{
 		Handshake: l.Handshake, KeepAlive: l.KeepAlive, IdleTimeout: l.IdleTimeout, MaxMemory: l.MaxMemory, Memory: s.memory,
-		MaxMessage: l.MaxMessage, MaxOpen: l.MaxOpen, Room: &s.foreign, HungUp: socket.HungUp, Guard: s.guard, Watch: s.watch,
+		MaxMessage: l.MaxMessage, MaxOpen: l.MaxOpen, Room: &s.foreign, Look: socket.Look, Guard: s.guard, Watch: s.watch,
 	}
 }
 
@@ -131,8 +131,8 @@ func (ses *Session) Release(n int) { ses.conn.Release(n) }
 // AsConn returns the connection for a Protocol that passes it to other code, for example to package
 // net/http, instead of using Reader, which becomes nil, Next and Write. Read first returns the
 // bytes from which the server has recognized the protocol. Read returns io.EOF when the server
-// drains and no call was open for 50 ms, and when no call was open for Limits.IdleTimeout. Write is
-// Session.Write. The other code may set deadlines, which apply in addition. Admit does not read
+// drains and no call was open for 200 ms, and when no call was open for Limits.IdleTimeout. Write
+// is Session.Write. The other code may set deadlines, which apply in addition. Admit does not read
 // ahead, so the other code has to notice that the client disconnects, and to call Cancel.
 func (ses *Session) AsConn() net.Conn {
 	ses.Reader = nil
@@ -240,8 +240,8 @@ func (ses *Session) bind(name string, codec Codec, compressor compress.Compresso
 	})
 }
 
-// drain implements connection. It ends the session once no call has been open for 50 ms, or no call
-// is open while reading pauses. A connection in yodel's own protocol drains by its serverConn.
+// drain implements connection. It ends the session once no call has been open for 200 ms, or no
+// call is open while reading pauses. A connection in yodel's own protocol drains by its serverConn.
 func (ses *Session) drain(end time.Time) { ses.conn.Drain(end) }
 
 // abort implements connection.

@@ -602,7 +602,7 @@ func TestDrainOfABusySession(t *testing.T) {
 		"a client that does not wait":     {0, 5 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second},
 		"calls longer than a pause":       {8, 900 * time.Millisecond, 2 * time.Second, 3 * time.Second},
 		"calls as long as the last pause": {8, 4 * time.Second, 5 * time.Second, 9900 * time.Millisecond},
-		"calls that pause almost 50 ms":   {-1, 5 * time.Millisecond, 500 * time.Millisecond, time.Second},
+		"calls that pause almost 200 ms":  {-1, 5 * time.Millisecond, 500 * time.Millisecond, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -629,7 +629,7 @@ func TestDrainOfABusySession(t *testing.T) {
 				both.Go(func() {
 					for replies := bufio.NewScanner(c); replies.Scan() && replies.Text() == "8"; replied.Add(1) {
 						if test.callers < 0 {
-							time.Sleep(40 * time.Millisecond)
+							time.Sleep(190 * time.Millisecond)
 						}
 						if test.callers != 0 {
 							wants <- true

@@ -43,8 +43,8 @@ const (
 	// callsPerBurst is how many calls a client makes, one after the other.
 	callsPerBurst = 10
 	// pause is the time between bursts. In the protocols that cannot say that a server drains, the
-	// server ends a connection on which no call was open for 50 ms.
-	pause = 100 * time.Millisecond
+	// server ends a connection on which no call was open for 200 ms.
+	pause = 300 * time.Millisecond
 )
 
 // A features says what a client could do.

@@ -121,9 +121,9 @@ func (ci *callsIn) awaitRoomRelocking() (stuck bool) {
 // the next check finds that reset.
 func (ci *callsIn) checkHangUpRelocking() {
 	c := ci.c
-	switch {
+	switch _, gone := socket.Look(c.nc); {
 	case c.lifetime.writeErr != nil:
-	case socket.HungUp(c.nc):
+	case gone:
 		c.lifetime.peerGoneLocked(&IOError{Op: EndOfStream, Err: io.EOF}, hangUpTime)
 	case c.writing.written == c.writing.queued: // otherwise the queued output has the same effect
 		c.writing.sendPingLocked(wire.Ping, make([]byte, pingSize))

@@ -47,7 +47,7 @@ func (c *Conn) readUntilGone(patient bool, stopped <-chan struct{}) {
 			return
 		}
 	}
-	for !c.o.HungUp(c.nc) && (patient || time.Since(began) < orphanTime) {
+	for _, gone := c.o.Look(c.nc); !gone && (patient || time.Since(began) < orphanTime); _, gone = c.o.Look(c.nc) {
 		select {
 		case <-time.After(time.Second):
 		case <-stopped:

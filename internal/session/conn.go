@@ -51,8 +51,8 @@ type Options struct {
 	}
 	// Watch takes the reading from goroutines whose calls are long.
 	Watch *inline.Watch
-	// HungUp reports whether the client has closed a connection that is not read.
-	HungUp func(net.Conn) bool
+	// Look reports whether there is something to read, and whether the client has hung up.
+	Look func(net.Conn) (unread, gone bool)
 	// Shared is what protocols keep for all connections of the server.
 	Shared sync.Map
 	// Guard recovers panics of a connection's own code and of protocols. Rescue is deferred.

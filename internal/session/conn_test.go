@@ -29,6 +29,7 @@ type link struct {
 	end            func()
 	held           atomic.Int64 // bytes, as Options.Memory counts them
 	rescued        atomic.Int32 // calls of Rescue
+	unread         atomic.Bool  // as Options.Look says
 }
 
 func (l *link) TakeFor(n, held int) bool {
@@ -55,7 +56,7 @@ func connect(t *testing.T, change func(*session.Options)) *link {
 	o := &session.Options{
 		Handshake: time.Second, KeepAlive: 5 * time.Second, IdleTimeout: time.Minute, MaxMemory: 100_000, Memory: l, Guard: l,
 		MaxMessage: 1000, MaxOpen: 2, Room: &admission.Room{Calls: 3, Bytes: 100_000},
-		HungUp: func(net.Conn) bool { return false },
+		Look: func(net.Conn) (unread, gone bool) { return l.unread.Load(), false },
 	}
 	if change != nil {
 		change(o)

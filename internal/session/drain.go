@@ -5,8 +5,11 @@ package session
 import "time"
 
 const (
-	// quietTime is how long a connection without open calls lasts while the server drains.
-	quietTime = 50 * time.Millisecond
+	// quietTime is how long a connection without open calls lasts while the server drains, or an
+	// eighth of the drain if that is less, which is before its first pause. It is twice the period
+	// in which Linux counts the processor time of a container: a client that has used up its share
+	// stands still for nearly one.
+	quietTime = 200 * time.Millisecond
 	// lingerTime is how long the client of a paused connection may take to notice its end.
 	lingerTime = time.Second
 )
@@ -29,8 +32,12 @@ func (c *Conn) Drain(end time.Time) {
 		}
 		defer c.drainTaken()
 		defer c.pause(false)
+		still := quietTime
+		if !end.IsZero() {
+			still = min(still, time.Until(end)/8)
+		}
 		for pauses := newPauses(end); ; {
-			quiet, changed := c.nextCheck()
+			quiet, changed := c.nextCheck(still)
 			if changed == nil {
 				return
 			}
@@ -41,7 +48,8 @@ func (c *Conn) Drain(end time.Time) {
 			case <-pauses.turn:
 				c.pause(pauses.next())
 			case <-quiet:
-				if c.stopReading() {
+				unread, _ := c.o.Look(c.nc)
+				if c.stopReading(unread) {
 					return
 				}
 			}
@@ -59,10 +67,10 @@ func (c *Conn) drainTaken() {
 	}
 }
 
-// nextCheck returns when to stop reading, which is never while a call is open or a message arrives,
-// and a channel that is closed when that may have changed. The channel is nil if the connection is
-// native or was taken.
-func (c *Conn) nextCheck() (quiet <-chan time.Time, changed <-chan struct{}) {
+// nextCheck returns when to stop reading, which is after still, and never while a call is open or a
+// message arrives. The channel changed is closed when that may have changed. It is nil if the
+// connection is native or was taken.
+func (c *Conn) nextCheck(still time.Duration) (quiet <-chan time.Time, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.native || c.onDrain != nil {
@@ -76,7 +84,7 @@ func (c *Conn) nextCheck() (quiet <-chan time.Time, changed <-chan struct{}) {
 	case c.waiting:
 		quiet = time.After(0)
 	default:
-		quiet = time.After(quietTime)
+		quiet = time.After(still)
 	}
 	return quiet, c.changed
 }
@@ -94,13 +102,14 @@ func (c *Conn) pause(begins bool) {
 	}
 }
 
-// stopReading makes the Reader return io.EOF, and returns true, unless a call has begun meanwhile.
+// stopReading makes the Reader return io.EOF, and returns true, unless a call has begun meanwhile,
+// or there is something unread that the Reader will read when it has its turn on the processor.
 // It closes only the sending half of a connection whose reading was paused: closing both while
 // there are unread requests could discard replies on their way.
-func (c *Conn) stopReading() bool {
+func (c *Conn) stopReading(unread bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.native || c.onDrain != nil || c.open > 0 || c.receiving {
+	if c.native || c.onDrain != nil || c.open > 0 || c.receiving || unread && !c.waiting {
 		return false
 	}
 	c.quiet.Store(true)

@@ -17,22 +17,36 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
+// quietTime is how long a drain waits for another call.
+const quietTime = 200 * time.Millisecond
+
 func TestADrainWaitsForCallsAndMessages(t *testing.T) {
 	for what, test := range map[string]struct {
-		busy func(t *testing.T, l *link)
+		most time.Duration // that the drain may take; 0 is without end
+		busy func(l *link)
 		want time.Duration
 	}{
-		"nothing is open": {func(*testing.T, *link) {}, 50 * time.Millisecond},
-		"a call is open": {func(_ *testing.T, l *link) {
+		"nothing is open":                  {0, func(*link) {}, quietTime},
+		"nothing is open in a long drain":  {10 * time.Second, func(*link) {}, quietTime},
+		"nothing is open in a short drain": {800 * time.Millisecond, func(*link) {}, 100 * time.Millisecond},
+		"a call is open": {0, func(l *link) {
 			l.Busy(1)
 			time.AfterFunc(time.Minute, func() { l.Busy(-1) })
-		}, time.Minute + 50*time.Millisecond},
+		}, time.Minute + quietTime},
+		"a request has arrived, and its reader had no processor": {0, func(l *link) {
+			l.unread.Store(true)
+			time.AfterFunc(quietTime+time.Millisecond, func() { l.unread.Store(false) })
+		}, 2 * quietTime},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			l := connect(t, nil)
 			l.Reader("")
-			test.busy(t, l)
-			go l.Drain(time.Time{})
+			test.busy(l)
+			end := time.Time{}
+			if test.most > 0 {
+				end = time.Now().Add(test.most)
+			}
+			go l.Drain(end)
 			after(t, test.want, func() {
 				if err := l.Next(); err != io.EOF {
 					t.Errorf("%s: got %v", what, err)
@@ -53,13 +67,13 @@ func TestADrainLetsAMessageArriveWhole(t *testing.T) {
 		}
 		go l.Drain(time.Time{})
 		go func() {
-			time.Sleep(200 * time.Millisecond)
+			time.Sleep(time.Second)
 			l.send(t, "whole")
 		}()
 		if got, err := io.ReadAll(io.LimitReader(r, 9)); string(got) != "halfwhole" || err != nil {
 			t.Errorf("got %q, %v", got, err)
 		}
-		after(t, 50*time.Millisecond, func() {
+		after(t, quietTime, func() {
 			if err := l.Next(); err != io.EOF {
 				t.Errorf("the message was not the last one: %v", err)
 			}
@@ -172,7 +186,7 @@ func TestAReadAheadWithAFullBufferAsksTheSystem(t *testing.T) {
 			began := time.Now()
 			var over atomic.Bool
 			l := connect(t, func(o *session.Options) {
-				o.HungUp = func(net.Conn) bool { return over.Load() }
+				o.Look = func(net.Conn) (unread, gone bool) { return true, over.Load() }
 			})
 			l.Reader("")
 			stop := l.ReadAhead(test.patient)
@@ -223,7 +237,7 @@ func TestOtherCodeReadsTheConnection(t *testing.T) {
 		l.Busy(1)
 		go l.Drain(time.Time{})
 		time.AfterFunc(time.Second, func() { l.Busy(-1) })
-		after(t, time.Second+50*time.Millisecond, func() {
+		after(t, time.Second+quietTime, func() {
 			if err := read(); err != io.EOF {
 				t.Errorf("when the server drains: %v", err)
 			}

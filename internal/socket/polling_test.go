@@ -267,22 +267,38 @@ func TestTheSocketBelowIsAsked(t *testing.T) {
 	a, b := tcpPair(t)
 	var w wrapped
 	w = wrapped{a, func() net.Conn { return a }}
-	if n, ok := Unacknowledged(w); n != 0 || !ok || HungUp(w) {
-		t.Errorf("got %d bytes, %t, and that the peer has gone: %t", n, ok, HungUp(w))
+	if n, ok := Unacknowledged(w); n != 0 || !ok {
+		t.Errorf("got %d bytes, %t", n, ok)
 	}
+	look := func(wantUnread, wantGone bool) {
+		t.Helper()
+		unread, gone := Look(w)
+		for end := time.Now().Add(10 * time.Second); (unread != wantUnread || gone != wantGone) && time.Now().Before(end); {
+			runtime.Gosched()
+			unread, gone = Look(w)
+		}
+		if unread != wantUnread || gone != wantGone {
+			t.Errorf("unread: %t, want %t; gone: %t, want %t", unread, wantUnread, gone, wantGone)
+		}
+	}
+	look(false, false)
+	if _, err := b.Write([]byte("1")); err != nil {
+		t.Fatal(err)
+	}
+	look(true, false)
+	if _, err := a.Read(make([]byte, 2)); err != nil {
+		t.Fatal(err)
+	}
+	look(false, false)
 	b.Close()
-	for end := time.Now().Add(10 * time.Second); !HungUp(w) && time.Now().Before(end); {
-		runtime.Gosched()
-	}
-	if !HungUp(w) {
-		t.Error("it is not known that the peer has gone")
-	}
+	look(true, true) // the end can be read
 	for name, below := range map[string]func() net.Conn{
 		"none": func() net.Conn { return nil }, "itself": func() net.Conn { return w },
 		"a panic": func() net.Conn { panic("broken") }, "an exit": func() net.Conn { runtime.Goexit(); return nil },
 	} {
 		w = wrapped{a, below}
-		if _, ok := Unacknowledged(w); ok || HungUp(w) || Of(w).Exists() {
+		unread, gone := Look(w)
+		if _, ok := Unacknowledged(w); ok || unread || gone || Of(w).Exists() {
 			t.Errorf("%s: a socket was found", name)
 		}
 	}

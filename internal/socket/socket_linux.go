@@ -28,15 +28,20 @@ func Unacknowledged(nc net.Conn) (n int, ok bool) {
 	return int(queued), ok && err == nil
 }
 
-// HungUp reports whether the peer has closed nc, although data from the peer may be unread.
-func HungUp(nc net.Conn) (gone bool) {
+// Look reports whether there is something to read from nc, and whether the peer has closed it,
+// although data from the peer may be unread. A wrapper may have data that it has read already.
+func Look(nc net.Conn) (unread, gone bool) {
 	socket := socketBelow(nc)
 	if !socket.Exists() {
-		return false
+		return false, false
 	}
 	// Control fails once this side has closed nc.
-	_ = socket.raw.Control(func(fd uintptr) { gone = poll(fd, pollClosed|pollHungUp|pollError, 0) })
-	return gone
+	_ = socket.raw.Control(func(fd uintptr) {
+		const ended = pollClosed | pollHungUp | pollError
+		happened := poll(fd, pollReadable|ended, 0)
+		unread, gone = happened&pollReadable != 0, happened&ended != 0
+	})
+	return unread, gone
 }
 
 // errBroken says that the code of a wrapper panicked, or ended its goroutine.

@@ -10,6 +10,6 @@ import "net"
 // acknowledged. A peer that reads slowly has to send pings to show that it is alive.
 func Unacknowledged(net.Conn) (n int, ok bool) { return 0, false }
 
-// HungUp returns false. The reader notices the end of a connection when it has read all data before
-// it.
-func HungUp(net.Conn) bool { return false }
+// Look returns false twice. The reader notices the end of a connection when it has read all data
+// before it.
+func Look(net.Conn) (unread, gone bool) { return false, false }

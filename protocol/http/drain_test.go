@@ -217,7 +217,7 @@ func TestDrainWaitsForTheResponse(t *testing.T) {
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.stop() }()
 	until(goAway)
-	must(t, conn.SetReadDeadline(time.Now().Add(4*50*time.Millisecond))) // a session ends after 50 ms without a call
+	must(t, conn.SetReadDeadline(time.Now().Add(2*200*time.Millisecond))) // a session ends after 200 ms without a call
 	for {
 		var ping [9 + 8]byte // the server wants to know when the client has read GOAWAY
 		n, err := io.ReadFull(conn, ping[:])
