@@ -530,6 +530,7 @@ func TestAnAddressThatIsListedTwice(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() { ended <- s.ListenAndServe(ctx, "shop") }()
+			synctest.Wait() // until it listens
 			r := newSettable()
 			var instances []discovery.Instance
 			for _, state := range states {
