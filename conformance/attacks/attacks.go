@@ -71,7 +71,7 @@ const (
 	attackLasts   = time.Second
 	perCall       = 16 << 10 // bytes of a call that runs, with its goroutine
 	idleWorkers   = 300      // goroutines that a server keeps for the next calls
-	attempts      = 3        // a disturbance passes, and an attack that succeeds does so each time
+	attempts      = 9        // a disturbance passes, and an attack that succeeds does so each time
 )
 
 // Run carries out the attacks one after the other, as subtests.

@@ -25,6 +25,7 @@ import (
 
 // What a client does with its attempts holds over every wire.
 func TestClientsOverEveryWire(t *testing.T) {
+	t.Parallel()
 	t.Attr("rerun", "never")
 	overWires(t, clientGuarantees, inTurn())
 }

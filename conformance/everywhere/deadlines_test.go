@@ -114,4 +114,7 @@ func checkStreamTimeout(ctx context.Context, c *Cell) error {
 	return nil
 }
 
-func TestDeadlinesOverEveryWire(t *testing.T) { overWires(t, deadlineGuarantees(), inTurn()) }
+func TestDeadlinesOverEveryWire(t *testing.T) {
+	t.Parallel()
+	overWires(t, deadlineGuarantees(), inTurn())
+}

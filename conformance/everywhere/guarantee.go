@@ -172,12 +172,16 @@ func overWires(t *testing.T, guarantees []Guarantee, inTurn bool) {
 	for i := range Wires {
 		w := &Wires[i]
 		t.Run(w.Name, func(t *testing.T) {
+			t.Parallel()
 			for j, g := range guarantees {
 				shapes := g.held(w)
 				if n := len(shapes); inTurn && n > 0 {
 					shapes = shapes[(i+j)%n:][:1]
 				}
-				t.Run(g.Name, func(t *testing.T) { g.try(t, w, shapes) })
+				t.Run(g.Name, func(t *testing.T) {
+					t.Parallel()
+					g.try(t, w, shapes)
+				})
 			}
 		})
 	}

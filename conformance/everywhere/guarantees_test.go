@@ -20,6 +20,7 @@ import (
 
 // What the framework itself promises holds over every wire.
 func TestGuaranteesOverEveryWire(t *testing.T) {
+	t.Parallel()
 	t.Attr("rerun", "never")
 	overWires(t, frameworkGuarantees, inTurn())
 }

@@ -38,10 +38,15 @@ var everyCell = flag.Bool("everywhere.all", false, "try all cells with the race 
 // tries all with it.
 func inTurn() bool { return raceEnabled && !*everyCell }
 
-// TestMain lets eight cells run at a time, because most of them wait.
+// TestMain lets many cells run at a time, because most of them wait. With the race detector, fewer
+// cells keep two processors busy.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil {
+	cells := "16"
+	if raceEnabled {
+		cells = "4"
+	}
+	if err := flag.Set("test.parallel", cells); err != nil {
 		panic(err)
 	}
 	yodeltest.VerifyNoLeaks(m)
@@ -49,6 +54,7 @@ func TestMain(m *testing.M) {
 
 // Middleware holds over every wire, on the server and on a client.
 func TestMiddlewareOverEveryWire(t *testing.T) {
+	t.Parallel()
 	overWires(t, middlewareGuarantees, inTurn())
 }
 

@@ -9,6 +9,7 @@ import (
 
 // What a server does with calls it does with one-way calls too.
 func TestOneWayCallsOverEveryWire(t *testing.T) {
+	t.Parallel()
 	t.Attr("rerun", "never")
 	overWires(t, oneWayGuarantees(), inTurn())
 }

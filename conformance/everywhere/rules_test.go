@@ -16,6 +16,7 @@ import (
 
 // Rules of each kind hold over every wire, in clients and in servers. A switch is not about calls.
 func TestRulesOverEveryWire(t *testing.T) {
+	t.Parallel()
 	kinds := make(map[string]bool)
 	for _, r := range ruleKinds {
 		kinds[r.rule.Kind()] = true

@@ -187,6 +187,7 @@ func givesUp(next yodel.Handler) yodel.Handler {
 // One of ten becomes bad: two seconds later, or as soon as it had the calls that are its tenth of
 // two seconds, it has less than a hundredth of the calls. When it is well again it has its tenth.
 func TestOneOfTenIsBad(t *testing.T) {
+	t.Parallel()
 	balancers := map[string]yodel.Balancer{"round robin": yodel.RoundRobin, "random": balance.Random, "P2C": balance.P2C}
 	for _, rate := range []int{100, 300, 1000} {
 		for name, bad := range map[string]behaviour{
@@ -203,6 +204,7 @@ func TestOneOfTenIsBad(t *testing.T) {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s/%d a second/%s", name, rate, balancer), func(t *testing.T) {
+					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {
 						o := &yodel.ClientOptions{Timeout: time.Second, Balancer: b}
 						if name == "slow, behind a hedge" {

@@ -95,6 +95,7 @@ func readyOf(c *yodel.Client) (n int) {
 // What is bad with all of them alike ejects nobody, or hardly ever: five minutes each. Where one
 // call of ten is heavy, at 1000 a second, chance has about two ejections in that time.
 func TestAllAlikeAreNotEjected(t *testing.T) {
+	t.Parallel()
 	minutes := 5
 	if brief() {
 		minutes = 2
@@ -149,6 +150,7 @@ func TestAllAlikeAreNotEjected(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s/%d a second", name, rate), func(t *testing.T) {
+				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					r := rand.New(rand.NewPCG(6, uint64(rate)))
 					ejections := 0
