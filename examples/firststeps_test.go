@@ -78,7 +78,7 @@ func besideClone(t *testing.T, env ...string) *pagetest.Options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	flags := "GOFLAGS=-buildvcs=false"
+	flags := "GOFLAGS=" + os.Getenv("GOFLAGS") + " -buildvcs=false"
 	if raceDetector() {
 		flags += " -race"
 	}

@@ -147,7 +147,7 @@ func (in trial) write(name, text string) {
 }
 
 func (in trial) env() []string {
-	return []string{"GOWORK=off", "GOFLAGS=-mod=mod", "GATE_TEST_MEMORY=" + in.memory, outcomesEnv + "="}
+	return []string{"GOWORK=off", "GOFLAGS=-mod=mod -trimpath", "GATE_TEST_MEMORY=" + in.memory, outcomesEnv + "="}
 }
 
 // runs returns how often a test has run.
