@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -153,16 +152,6 @@ func TestKubernetesStarts(t *testing.T) {
 	s.Kill()
 	s.Restart()
 	s.RestartEmpty()
-}
-
-func TestNacosStarts(t *testing.T) {
-	s := realserver.Nacos(t)
-	if files, err := filepath.Glob(filepath.Join(s.Folder, "tmp", "tomcat*")); err != nil || len(files) == 0 {
-		t.Errorf("it keeps its temporary files elsewhere, where they stay: %v", err)
-	}
-	if err := realserver.Get(t.Context(), "http://"+s.Addr+"/nacos/v3/client/ns/instance/list?serviceName=nobody"); err != nil {
-		t.Error(err)
-	}
 }
 
 func TestPythonHasItsPackages(t *testing.T) {

@@ -22,14 +22,7 @@ func openDubbo(t *testing.T, addr, application string, o nacos.Options) *nacos.D
 	return r
 }
 
-// Instances come, change and go, in the records of interfaces and of applications.
-func TestDubbo(t *testing.T) { //nolint:tparallel // as in TestRegistry
-	t.Parallel()
-	s := realserver.Nacos(t)
-	t.Run("version 3", func(t *testing.T) { testDubbo(t, s.Addr, nacos.Options{}) })
-	t.Run("version 1", func(t *testing.T) { testDubbo(t, s.Addr, nacos.Options{V1: true, Group: "others"}) })
-}
-
+// testDubbo has instances come, change and go, in the records of interfaces and of applications.
 func testDubbo(t *testing.T, addr string, o nacos.Options) {
 	first, second, client := openDubbo(t, addr, "first", o), openDubbo(t, addr, "second", o), openDubbo(t, addr, "client", o)
 	name := map[bool]string{false: "a.B$C", true: "v1.B"}[o.V1]

@@ -18,7 +18,6 @@ import (
 
 	"github.com/yodel-rpc/yodel/conformance/governed"
 	"github.com/yodel-rpc/yodel/discovery"
-	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry/nacos"
 )
 
@@ -92,9 +91,8 @@ func TestAListThatChanges(t *testing.T) {
 // holds is how many services make before-end announces here.
 const holds = 10_000
 
-// TestServices lists the services of a real server by both versions of its API.
-func TestServices(t *testing.T) {
-	addr := realserver.Nacos(t).Addr
+// services lists the services of a real server by both versions of its API.
+func services(t *testing.T, addr string) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	r, other := connect(t, addr, nacos.Options{}), connect(t, addr, nacos.Options{Group: "other"})

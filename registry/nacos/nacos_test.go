@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"sync"
@@ -77,9 +78,13 @@ func (r *recorder) expire(t *testing.T, by *nacos.Registry) {
 	}
 }
 
-func TestRegistry(t *testing.T) { //nolint:tparallel // its parts trouble one server in turn
+// TestServer is all that needs one server: starting Nacos takes half a minute of a processor.
+func TestServer(t *testing.T) { //nolint:tparallel // its parts trouble one server in turn
 	t.Parallel()
 	server := realserver.Nacos(t)
+	if files, err := filepath.Glob(filepath.Join(server.Folder, "tmp", "tomcat*")); err != nil || len(files) == 0 {
+		t.Errorf("it keeps its temporary files elsewhere, where they stay: %v", err)
+	}
 	network := realserver.Between(t, server.Addr)
 	r := &recorder{Registry: connect(t, network.Addr, nacos.Options{}), known: make(map[[2]string]bool)}
 	yodeltest.TestRegistry(t, yodeltest.Registry{
@@ -106,6 +111,10 @@ func TestRegistry(t *testing.T) { //nolint:tparallel // its parts trouble one se
 		must(t, r.Announce(t.Context(), "Several", discovery.Instance{Addr: "10.0.0.1:1"}, time.Minute))
 		want(t, r.Service("Several"), discovery.Instance{Addr: "10.0.0.1:1"})
 	})
+	t.Run("Dubbo, version 3", func(t *testing.T) { testDubbo(t, server.Addr, nacos.Options{}) })
+	t.Run("Dubbo, version 1", func(t *testing.T) { testDubbo(t, server.Addr, nacos.Options{V1: true, Group: "others"}) })
+	t.Run("services", func(t *testing.T) { services(t, server.Addr) })
+	t.Run("rules", func(t *testing.T) { keepsRules(t, server) })
 }
 
 // partition tries what differs from a server that is stopped: the server lives, and records expire.

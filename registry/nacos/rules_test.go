@@ -18,8 +18,7 @@ import (
 // opened opens a registry for a process of the tests of rules, which lasts as long as the process.
 func opened(addr string) rules.Registry { return nacos.New(addr, nil) }
 
-func TestNacosKeepsRules(t *testing.T) {
-	server := realserver.Nacos(t)
+func keepsRules(t *testing.T, server *realserver.NacosServer) {
 	for _, v1 := range []bool{false, true} {
 		t.Run(fmt.Sprint("V1=", v1), func(t *testing.T) {
 			r := connect(t, server.Addr, nacos.Options{V1: v1, Group: fmt.Sprint("v1-", v1)})
