@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -72,24 +73,34 @@ const (
 	perCall       = 16 << 10 // bytes of a call that runs, with its goroutine
 	idleWorkers   = 300      // goroutines that a server keeps for the next calls
 	attempts      = 9        // a disturbance passes, and an attack that succeeds does so each time
+	judgedSlow    = 3        // attempts that were slow although nothing was stolen
+	stolenShare   = 0.02     // of the processors' time: 40 ms in a second of two
 )
 
-// Run carries out the attacks one after the other, as subtests.
+// Run carries out the attacks one after the other, as subtests. A subtest is skipped if the good
+// client was slow in each attempt and a hypervisor held the processors in nearly all of them: then
+// its latency says nothing of the victim.
 func Run(t *testing.T, all []Attack) {
 	skipUnlessMeasurable(t)
 	good := startNeighbour(t)
 	for _, attack := range all {
 		t.Run(attack.Name, func(t *testing.T) {
-			for attempt := 1; ; attempt++ {
-				slow := attack.once(t, good, attempt)
-				if slow == "" {
+			judged := 0
+			var slow string
+			for attempt := 1; attempt <= attempts && judged < judgedSlow; attempt++ {
+				var stolen float64
+				if slow, stolen = attack.once(t, good, attempt); slow == "" {
 					return
 				}
-				if t.Logf("attempt %d: %s", attempt, slow); attempt == attempts {
-					t.Error(slow)
-					return
+				if stolen < stolenShare {
+					judged++
 				}
+				t.Logf("attempt %d, with %.0f %% of the processors' time stolen: %s", attempt, 100*stolen, slow)
 			}
+			if judged < judgedSlow {
+				t.Skipf("a hypervisor held the processors in all but %d attempts: %s", judged, slow)
+			}
+			t.Error(slow)
 		})
 	}
 }
@@ -109,9 +120,10 @@ func skipUnlessMeasurable(t testing.TB) {
 type result struct {
 	held, peak int64
 	cpu        time.Duration
-	calm       Window // the good client's calls before the attack
-	under      Window // and during it
-	beside     Window // its calls to another server meanwhile, which nobody attacks
+	calm       Window  // the good client's calls before the attack
+	under      Window  // and during it
+	beside     Window  // its calls to another server meanwhile, which nobody attacks
+	stolen     float64 // the share of the processors' time that a hypervisor held meanwhile
 }
 
 // Start starts a victim, and returns its attacker. The victim is killed when the test ends.
@@ -127,8 +139,9 @@ func Start(t testing.TB, victim string) *Attacker {
 }
 
 // once carries the attack out against a new victim. It returns what is wrong with the latency of
-// the good client; anything else that is wrong fails the test.
-func (attack *Attack) once(t *testing.T, good *goodClient, attempt int) (slow string) {
+// the good client, and the share of the processors' time that was stolen; anything else that is
+// wrong fails the test.
+func (attack *Attack) once(t *testing.T, good *goodClient, attempt int) (slow string, stolen float64) {
 	a := Start(t, attack.Victim)
 	defer a.closeAll()
 	good.call(a, a.Addr)
@@ -138,9 +151,9 @@ func (attack *Attack) once(t *testing.T, good *goodClient, attempt int) (slow st
 	attack.judge(t, r)
 	a.AwaitCalm(before, attack.StillRuns)
 	if attack.NoLatency != "" {
-		return ""
+		return "", 0
 	}
-	return r.slow(cmp.Or(attack.Floor, latencyFloor))
+	return r.slow(cmp.Or(attack.Floor, latencyFloor)), r.stolen
 }
 
 // measure carries out the attack and measures it.
@@ -162,12 +175,15 @@ func (a *Attacker) measure(attack *Attack, good *goodClient) (r result, before S
 		attack.Prepare(a)
 	}
 	good.windows(a)
-	began := time.Now()
+	began, held := time.Now(), stolenTime()
 	if attack.Do != nil {
 		attack.Do(a)
 	}
 	<-time.After(attackLasts - time.Since(began))
 	r.under, r.beside = good.windows(a)
+	if r.under.Errors == 0 { // a call that failed is judged whatever else runs
+		r.stolen = float64(stolenTime()-held) / float64(time.Since(began)) / float64(runtime.NumCPU())
+	}
 	var after Stats
 	a.ask(a.victim, "count", &after)
 	r.cpu = after.CPU - before.CPU

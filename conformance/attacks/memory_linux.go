@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -35,6 +36,19 @@ func processorTime() time.Duration {
 		panic(err) // it cannot fail with these arguments
 	}
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}
+
+// stolenTime returns how long a hypervisor has held the processors of this machine, or 0 where the
+// kernel does not say.
+func stolenTime() time.Duration {
+	text, _ := os.ReadFile("/proc/stat") // user nice system idle iowait irq softirq steal, in hundredths of a second
+	line, _, _ := strings.Cut(string(text), "\n")
+	fields := strings.Fields(line)
+	if len(fields) < 9 {
+		return 0
+	}
+	n, _ := strconv.ParseInt(fields[8], 10, 64)
+	return time.Duration(n) * 10 * time.Millisecond
 }
 
 // residentMemory returns the resident memory of a process, in bytes, and the most that it was since

@@ -17,6 +17,8 @@ func raiseFileLimit() {}
 
 func processorTime() time.Duration { return 0 }
 
+func stolenTime() time.Duration { return 0 }
+
 func residentMemory(int) (now, peak int64, err error) { return 0, 0, errors.ErrUnsupported }
 
 func resetPeak(int) error { return errors.ErrUnsupported }
