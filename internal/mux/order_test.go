@@ -517,7 +517,7 @@ func TestWaitingRequestsEndWithTheirConnection(t *testing.T) {
 	for i := range 100 {
 		peer.write(ordered(0, callID(uint32(i), 1), "k", 1, fmt.Sprint(i)))
 	}
-	eventually(t, "all have come", func() bool { return srv.Tables().InOpen == 100 })
+	eventually(t, "all have come and the first is at the gate", func() bool { return srv.Tables().InOpen == 100 && g.String() == "0" })
 	peer.nc.Close()
 	wantEnd(t, srv)
 	g.say(t, "go")
