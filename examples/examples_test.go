@@ -80,7 +80,7 @@ func build(t *testing.T) examples {
 	t.Helper()
 	dir := t.TempDir()
 	goBuild := func(args ...string) {
-		args = append([]string{"build", "-o", dir + string(filepath.Separator)}, args...)
+		args = append([]string{"build", "-ldflags=-s -w", "-o", dir + string(filepath.Separator)}, args...) // linked in half the time
 		if out, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput(); err != nil {
 			t.Fatalf("go build: %v\n%s", err, out)
 		}
@@ -536,7 +536,7 @@ func (e examples) testFaults(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no process can be stopped there")
 	}
-	p := e.command(t, "faults", "-window", "1s")
+	p := e.command(t, "faults", "-window", "1s", "-callers", "12")
 	out, err := p.Output()
 	if !regexp.MustCompile(`(?m)^\d+ calls, 0 failed$`).Match(out) {
 		t.Errorf("%v:\n%s", err, out)

@@ -121,8 +121,12 @@ func TestFaultsOfTheConnection(t *testing.T) {
 // untilClosed sends requests until the server has ended the connection. Some may be refused,
 // because handlers of earlier ones still run.
 func untilClosed(p *peer, request func() []byte) {
-	for range 100 * freeResets {
-		if _, err := p.nc.Write(request()); err != nil {
+	for range freeResets / 5 {
+		var batch []byte
+		for range 500 {
+			batch = append(batch, request()...)
+		}
+		if _, err := p.nc.Write(batch); err != nil {
 			return
 		}
 	}

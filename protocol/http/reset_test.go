@@ -203,7 +203,7 @@ func TestConnectionsThatEndAreForgotten(t *testing.T) {
 // Of a request that the client has reset nothing stays in memory, however far the request had come,
 // although its connection lives on and the times for slow clients are long.
 func TestResetRequestsAreForgotten(t *testing.T) {
-	const requests = 1500 // per connection; 5,000 in a row would end it
+	const requests = 750 // per connection; 5,000 in a row would end it
 	paths := []string{"/Test/Echo", "/Test/Watch", "/Test/Gather", "/Test/Chat", "/Test/Nothing"}
 	message := `{"text":"hello"}`
 	envelope := envelopeOf(message)
@@ -240,7 +240,7 @@ func TestResetRequestsAreForgotten(t *testing.T) {
 							for n := range requests {
 								r := test.requests[n%len(test.requests)]
 								r.path = paths[n/len(test.requests)%len(paths)]
-								if c.reset(r); n%500 == 499 { // so many at once that the server reads many resets first
+								if c.reset(r); n%250 == 249 { // so many at once that the server reads many resets first
 									c.flush()
 								}
 							}
