@@ -73,7 +73,7 @@ const (
 	perCall       = 16 << 10 // bytes of a call that runs, with its goroutine
 	idleWorkers   = 300      // goroutines that a server keeps for the next calls
 	attempts      = 9        // a disturbance passes, and an attack that succeeds does so each time
-	judgedSlow    = 3        // attempts that were slow although nothing was stolen
+	judgedSlow    = 6        // attempts that were slow although nothing was stolen
 	stolenShare   = 0.02     // of the processors' time: 40 ms in a second of two
 )
 
