@@ -51,7 +51,7 @@ func TestEachOfManyMethodsHasItsRules(t *testing.T) {
 // The kind decides which rule is outside, and not the ID.
 func TestTheOrderOfKindsIsNotThatOfIDs(t *testing.T) {
 	m := newMall(t, nil)
-	for _, r := range []rules.Rule{ // a process that knows c knows b
+	for _, r := range []rules.Rule{ // a process that follows d follows the others
 		{ID: "a", Method: "Buy", Retry: &rules.Retry{Times: 1}},
 		{ID: "b", Method: "Buy", Timeout: &rules.Timeout{After: rules.Duration(time.Minute)}},
 		{ID: "c", Timeout: &rules.Timeout{After: rules.Duration(time.Hour)}},
@@ -59,10 +59,16 @@ func TestTheOrderOfKindsIsNotThatOfIDs(t *testing.T) {
 	} {
 		m.put(r)
 	}
-	within(t, "the rules are in force", func() bool {
+	fail := func(yes bool) {
+		m.v1.fail.Store(yes)
+		m.v2.fail.Store(yes)
+	}
+	fail(true)
+	within(t, "the last rule is in force", func() bool {
 		out, err := m.call(&yodel.Call{})
-		return err == nil && out.Left > 0 && out.Left <= time.Minute
+		return err == nil && out.By == "fallback"
 	})
+	fail(false)
 	before := hits(m, "a")
 	if out, err := m.call(&yodel.Call{}); err != nil || out.Left <= 0 || out.Left > time.Minute {
 		t.Errorf("got %+v, %v: the first timeout in the scope acts below the fallback", out, err)
@@ -73,8 +79,7 @@ func TestTheOrderOfKindsIsNotThatOfIDs(t *testing.T) {
 	if n := hits(m, "c"); n != 0 {
 		t.Errorf("the second timeout acted %d times", n)
 	}
-	m.v1.fail.Store(true)
-	m.v2.fail.Store(true)
+	fail(true)
 	if out, err := m.call(&yodel.Call{}); err != nil || out.By != "fallback" {
 		t.Errorf("got %+v, %v", out, err)
 	}
