@@ -101,9 +101,9 @@ func TestABookRefusesRules(t *testing.T) {
 // Book.Put succeeds only if processes accept what it stores: the ID, the revision and the time that
 // it adds count too.
 func TestABookRefusesWhatProcessesRefuse(t *testing.T) {
-	book := open(t, memory.New(nil))
 	refused := func(r rules.Rule, id string) bool {
 		t.Helper()
+		book := open(t, memory.New(nil)) // without the history of the other rules, which each change would read
 		stored, err := book.Put(t.Context(), r)
 		if invalid, ok := errors.AsType[*rules.InvalidError](err); ok {
 			if invalid.Problems[0].ID != id {

@@ -17,9 +17,11 @@ import (
 // TestWeightsBetweenGroupsAndZonesHold divides 10,000 calls among three groups, each in a zone of
 // its own, with one, two and three instances. The share of each group is within 2 % of all calls.
 // Calls are drawn at random, so that a share misses that by chance about once in 10,000 times: the
-// calls are then made once more.
+// calls are then made once more. With the race detector, there are 2,000 calls, and the share is
+// within 4.5 %, which it misses as rarely.
 func TestWeightsBetweenGroupsAndZonesHold(t *testing.T) {
-	const calls, tolerance = 10_000, 0.02
+	calls := fewer(10_000, 5)
+	tolerance := 2 / math.Sqrt(float64(calls))
 	group := func(name string) rules.Target { return rules.Target{Group: name} }
 	zone := func(name string) rules.Target { return rules.Target{Zone: name} }
 	for name, balancer := range map[string]yodel.Balancer{"RoundRobin": nil, "Smooth": balance.Smooth, "P2C": balance.P2C} {
@@ -83,7 +85,7 @@ func TestWeightsBetweenGroupsAndZonesHold(t *testing.T) {
 			})
 			hold := func() bool {
 				executed = shares{}
-				return m.work(calls) && executed.near(test.want, calls, tolerance)
+				return m.work(calls) && executed.near(test.want, float64(calls), tolerance)
 			}
 			if once := hold(); !once && !hold() {
 				t.Errorf("%s, %s: of %d calls, the groups have executed %v, want %v", name, test.what, calls, executed, test.want)

@@ -18,6 +18,9 @@ import (
 	"github.com/yodel-rpc/yodel/rules"
 )
 
+// fewer returns how often a test repeats something: n, and with the race detector n/by.
+func fewer(n, _ int) int { return n }
+
 // A client whose service has no rules allocates nothing more for a call than a client without
 // package rules. Under the race detector, pools lose what they hold by chance.
 func TestNoRulesAllocateNothing(t *testing.T) {

@@ -113,7 +113,7 @@ func TestManyChangesAreFewEvents(t *testing.T) {
 		var l eventLog
 		stop := noted(rules.With(in, nil), &l)
 		defer stop()
-		const changes = 1000
+		changes := fewer(1000, 4)
 		for i := range changes {
 			put(t, book, rules.Rule{ID: fmt.Sprint("r", i%7), Service: "Shop", Retry: &rules.Retry{Times: 1 + i%5}, Author: "ann", Reason: "a test"})
 			time.Sleep(100 * time.Millisecond)
