@@ -22,9 +22,5 @@ func TestRulesSurviveRestarts(t *testing.T) {
 
 func TestChangesLoseNoCall(t *testing.T) {
 	t.Attr("rerun", "never")
-	changes := 1000
-	if testing.Short() {
-		changes = 100
-	}
-	governed.Changes(t, governed.Registry{Addr: t.TempDir(), Open: folder}, changes)
+	governed.Changes(t, governed.Registry{Addr: t.TempDir(), Open: folder})
 }

@@ -41,20 +41,23 @@ type world struct {
 	v1, v2   *process
 	addr     string // of v2
 	client   *process
+	pause    time.Duration // between two calls of a caller of the client
 	slowest  time.Duration // the longest time until a rule acted
 }
 
-func newWorld(t *testing.T, r Registry) *world {
+// newWorld starts the processes. Between two of its calls, each caller of the client waits for
+// pause.
+func newWorld(t *testing.T, r Registry, pause time.Duration) *world {
 	t.Helper()
 	book, err := rules.Open(r.Open(r.Addr))
 	must(t, err)
-	w := &world{t: t, registry: r, book: book, operator: r.Operator}
+	w := &world{t: t, registry: r, book: book, operator: r.Operator, pause: pause}
 	if w.operator == nil {
 		w.operator = book
 	}
 	w.v1, _ = startServer(t, "v1", r.Addr, "127.0.0.1:0")
 	w.v2, w.addr = startServer(t, "v2", r.Addr, "127.0.0.1:0")
-	w.client = start(t, "client", r.Addr, "")
+	w.client = startClient(t, r.Addr, pause)
 	w.until("both versions get calls", 30*time.Second, both)
 	return w
 }
@@ -168,7 +171,7 @@ var everyKind = flag.Bool("governed.all", false, "SomeKinds tests every kind of 
 
 // kinds tests all kinds of rules, or two in five.
 func kinds(t *testing.T, r Registry, all bool) {
-	w := newWorld(t, r)
+	w := newWorld(t, r, short) // some conditions are about one call in a hundred
 	v2 := rules.Target{Version: "v2"}
 	second := rules.Duration(time.Second)
 	for i, step := range []struct {
@@ -246,7 +249,7 @@ func (w *world) rollsBack() {
 // Restarts shows that rules act within 2 s, survive restarts of the registry, of a server and of a
 // client, expire, and roll back.
 func Restarts(t *testing.T, r Registry) {
-	w := newWorld(t, r)
+	w := newWorld(t, r, *long)
 	w.expires()
 	w.rollsBack()
 	off := w.put(rules.Rule{Disable: &rules.Disable{To: &rules.Target{Addr: w.addr}}})
@@ -263,7 +266,7 @@ func Restarts(t *testing.T, r Registry) {
 		}
 	}
 	w.client.stop()
-	w.client = start(t, "client", r.Addr, "")
+	w.client = startClient(t, r.Addr, w.pause)
 	for range 20 {
 		if last := w.next().Report; last["v2"] > 0 || last["failed"] > 0 {
 			t.Fatalf("after a restart of the client: %v", last)
@@ -274,10 +277,12 @@ func Restarts(t *testing.T, r Registry) {
 	t.Logf("the slowest rule acted after %v", w.slowest)
 }
 
+var changes = flag.Int("governed.changes", 200, "how many changes of rules Changes makes")
+
 // Changes makes many changes of rules while a client calls, and shows that none of its calls fails.
-func Changes(t *testing.T, r Registry, changes int) {
+func Changes(t *testing.T, r Registry) {
 	t.Attr("rerun", "never")
-	w := newWorld(t, r)
+	w := newWorld(t, r, short)
 	reports := make(chan report, 1)
 	stop := make(chan struct{})
 	go func() {
@@ -293,7 +298,7 @@ func Changes(t *testing.T, r Registry, changes int) {
 		}
 	}()
 	began := time.Now()
-	for i := range changes {
+	for i := range *changes {
 		one := rules.Rule{ID: fmt.Sprint("r", i%7), Service: service, Author: "ann", Reason: "a test"}
 		switch i % 7 {
 		case 0, 4:
@@ -315,7 +320,7 @@ func Changes(t *testing.T, r Registry, changes int) {
 	took := time.Since(began)
 	close(stop)
 	sum := <-reports
-	t.Logf("%d changes in %v, %d calls: %v", changes, took.Round(time.Millisecond), sum.calls(), sum)
+	t.Logf("%d changes in %v, %d calls: %v", *changes, took.Round(time.Millisecond), sum.calls(), sum)
 	if sum["failed"] > 0 || sum["ok"] < 100 {
 		t.Errorf("calls were lost: %v", sum)
 	}

@@ -20,14 +20,12 @@ import (
 // These are the sizes of a registry whose lists have to be complete.
 var (
 	listed  = flag.Int("governed.services", 1100, "how many services a list has")
-	foreign = flag.Int("governed.foreign", 100_000, "how many keys of other programs are in the registry's database")
+	foreign = flag.Int("governed.foreign", 20_000, "how many keys of other programs are in the registry's database")
+	history = flag.Int("governed.history", 20, "how many changes of its rule each service of Lists has had")
 	listIn  = flag.Duration("governed.listed", time.Minute, "how long a list may take, beside the tests of other packages")
 	held    = flag.Int("governed.announced", 150, "how many services Announced announces")
 	ruled   = flag.Int("governed.ruled", 20, "how many services of Announced have a rule")
 )
-
-// changes is how many changes of its rule each service of Lists has had.
-const changes = 100
 
 // A Record is a key and its value in the layout of registry.New.
 type Record struct{ Key, Value string }
@@ -58,7 +56,7 @@ func Records(t testing.TB) iter.Seq[Record] {
 			if !yield(Record{"yodel/" + name + "/127.0.0.1:1", string(in)}) || !yield(Record{"yodel/" + name + "^rules/late", string(ruleOf(t, name))}) {
 				return
 			}
-			for revision := range changes {
+			for revision := range *history {
 				if !yield(Record{fmt.Sprintf("yodel/%s^history/%09d-0000", name, revision+1), "{}"}) {
 					return
 				}
@@ -71,7 +69,7 @@ func Records(t testing.TB) iter.Seq[Record] {
 func ruleOf(t testing.TB, service string) []byte {
 	t.Helper()
 	rule, err := json.Marshal(rules.Rule{
-		Schema: rules.Schema, Service: service, ID: "late", Author: "ann", Reason: "test", Revision: changes, Created: time.Now(),
+		Schema: rules.Schema, Service: service, ID: "late", Author: "ann", Reason: "test", Revision: *history, Created: time.Now(),
 		Timeout: &rules.Timeout{After: rules.Duration(time.Second)},
 	})
 	must(t, err)

@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -33,6 +34,7 @@ const (
 	roleOf    = "YODEL_GOVERNED_ROLE" // "client", or the version of a server
 	addrOf    = "YODEL_GOVERNED_ADDR" // of the registry
 	listensOn = "YODEL_GOVERNED_LISTEN"
+	pauseOf   = "YODEL_GOVERNED_PAUSE" // between two calls of a caller of the client
 )
 
 // A reply is that of Shop.Buy: the version of the server that has executed it.
@@ -117,13 +119,17 @@ func runClient(ctx context.Context, r *rules.Rules) error {
 			break
 		}
 	}
+	pause, err := time.ParseDuration(os.Getenv(pauseOf))
+	if err != nil {
+		return err
+	}
 	var mu sync.Mutex
 	now := make(report)
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				one := callOnce(ctx, c)
+				one := callOnce(ctx, c, pause)
 				mu.Lock()
 				now.merge(one)
 				mu.Unlock()
@@ -153,8 +159,13 @@ func runClient(ctx context.Context, r *rules.Rules) error {
 	}
 }
 
-// callOnce makes a call, and waits for a millisecond so that the machine has time for others.
-func callOnce(ctx context.Context, c *yodel.Client) report {
+// These are the pauses between two calls of a caller. The machine has time for others meanwhile.
+const short = time.Millisecond
+
+var long = flag.Duration("governed.pause", 10*time.Millisecond, "how long a caller of Restarts waits between two calls")
+
+// callOnce makes a call, and waits for pause.
+func callOnce(ctx context.Context, c *yodel.Client, pause time.Duration) report {
 	began, out := time.Now(), &reply{}
 	call := &yodel.Call{Method: string(buy), Args: &reply{}, Reply: out}
 	err := c.Do(ctx, call)
@@ -170,7 +181,7 @@ func callOnce(ctx context.Context, c *yodel.Client) report {
 		one[e.ID]++
 	}
 	select {
-	case <-time.After(time.Millisecond):
+	case <-time.After(pause):
 	case <-ctx.Done():
 	}
 	return one
@@ -186,11 +197,11 @@ type process struct {
 	once  sync.Once
 }
 
-// start starts the test's own program in a role.
-func start(t testing.TB, role, registry, listen string) *process {
+// start starts the test's own program in a role, with more variables of its environment.
+func start(t testing.TB, role, registry string, more ...string) *process {
 	t.Helper()
 	p := &process{t: t, cmd: await.Command(t, os.Args[0]), ended: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), roleOf+"="+role, addrOf+"="+registry, listensOn+"="+listen)
+	p.cmd.Env = append(append(os.Environ(), roleOf+"="+role, addrOf+"="+registry), more...)
 	p.cmd.Stderr = os.Stderr
 	stdin, err := p.cmd.StdinPipe()
 	must(t, err)
@@ -223,10 +234,16 @@ func (p *process) kill() {
 	p.stop()
 }
 
+// startClient starts a client. Between two of its calls, each of its callers waits for pause.
+func startClient(t testing.TB, registry string, pause time.Duration) *process {
+	t.Helper()
+	return start(t, "client", registry, pauseOf+"="+pause.String())
+}
+
 // startServer starts a server and returns its address.
 func startServer(t testing.TB, version, registry, listen string) (*process, string) {
 	t.Helper()
-	p := start(t, version, registry, listen)
+	p := start(t, version, registry, listensOn+"="+listen)
 	line, err := await.Line(p.lines, "the address of the server "+version, p.cmd.Process)
 	must(t, err)
 	return p, line

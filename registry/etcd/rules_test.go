@@ -31,5 +31,5 @@ func TestRulesSurviveRestarts(t *testing.T) { governed.Restarts(t, ruled(t)) }
 
 func TestChangesOfRulesLoseNoCall(t *testing.T) {
 	t.Attr("rerun", "never")
-	governed.Changes(t, ruled(t), 1000)
+	governed.Changes(t, ruled(t))
 }
