@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,17 +24,22 @@ import (
 )
 
 const (
-	instances = 5000
-	changes   = 1000 // a second
 	// followEnv makes a test binary a client that follows the registry at this address: see Follow.
 	followEnv = "YODEL_FLEET_FOLLOW"
+	// instancesEnv is the number of instances for which the client waits.
+	instancesEnv = "YODEL_FLEET_INSTANCES"
 )
 
-// Many says what a client costs whose service has 5,000 instances, when nothing changes and when
-// 1,000 records a second do, and checks that its picks do not suffer. The client is a process of
-// its own: the test binary, whose TestMain calls Follow.
+// Many says what a client costs whose service has 1,000 instances, when nothing changes and when
+// 300 records a second do, and checks that its picks do not suffer. With -fleet.long there are
+// 5,000 instances and 1,000 changes a second. The client is a process of its own: the test binary,
+// whose TestMain calls Follow.
 func Many(t *testing.T, r Registry) {
 	t.Helper()
+	instances, changes, lasts := 1000, 300, 2*time.Second
+	if *long {
+		instances, changes, lasts = 5000, 1000, 5*time.Second
+	}
 	c := r.Open(t, r.Server.Addr, registry.Options{})
 	announce := func(i, weight int) error {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -54,12 +60,12 @@ func Many(t *testing.T, r Registry) {
 	for i := range instances {
 		jobs <- [2]int{i, 1}
 	}
-	f := follower(t, r.Server.Addr)
+	f := follower(t, r.Server.Addr, instances)
 	idle := f.ask(t, "measure")
 	f.tell(t, "begin")
 	made, began := 0, time.Now()
-	for tick := time.NewTicker(10 * time.Millisecond); time.Since(began) < 5*time.Second; <-tick.C {
-		for due := int(time.Since(began).Seconds() * changes); made < due; made++ {
+	for tick := time.NewTicker(10 * time.Millisecond); time.Since(began) < lasts; <-tick.C {
+		for due := int(time.Since(began).Seconds() * float64(changes)); made < due; made++ {
 			jobs <- [2]int{made * 7919 % instances, 2 + made}
 		}
 	}
@@ -84,14 +90,14 @@ type child struct {
 	out     *bufio.Scanner
 }
 
-func follower(t *testing.T, addr string) child {
+func follower(t *testing.T, addr string, instances int) child {
 	t.Helper()
 	binary, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := await.Command(t, binary)
-	cmd.Env = append(os.Environ(), followEnv+"="+addr)
+	cmd.Env = append(os.Environ(), followEnv+"="+addr, instancesEnv+"="+strconv.Itoa(instances))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -158,7 +164,11 @@ func Follow(open func(addr string) Client) {
 	if addr == "" {
 		return
 	}
-	m := &meter{known: make(chan struct{})}
+	instances, err := strconv.Atoi(os.Getenv(instancesEnv))
+	if err != nil {
+		panic(err)
+	}
+	m := &meter{known: make(chan struct{}), instances: instances}
 	yodel.NewClient(open(addr).Service(service), &yodel.ClientOptions{Logger: quiet, Balancer: m.balance})
 	<-m.known
 	stop := func() {}
@@ -177,17 +187,18 @@ func Follow(open func(addr string) Client) {
 
 // A meter measures its process.
 type meter struct {
-	known   chan struct{} // closed when all instances are
-	once    sync.Once
-	picker  atomic.Pointer[yodel.Picker]
-	updates atomic.Int64
+	known     chan struct{} // closed when all instances are
+	instances int
+	once      sync.Once
+	picker    atomic.Pointer[yodel.Picker]
+	updates   atomic.Int64
 }
 
 func (m *meter) balance(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
 	p := yodel.RoundRobin(endpoints, last)
 	m.picker.Store(&p)
 	m.updates.Add(1)
-	if len(endpoints) == instances {
+	if len(endpoints) == m.instances {
 		m.once.Do(func() { close(m.known) })
 	}
 	return p
