@@ -510,6 +510,13 @@ func (x registryTrial) override() error {
 	return errors.Join(err, instances.stop(), set.stop())
 }
 
+// A test that waits for a list of services reads all of it after each pause. The first pause is
+// firstPause. Each further pause is twice as long, up to lastPause.
+const (
+	firstPause = 10 * time.Millisecond
+	lastPause  = 200 * time.Millisecond
+)
+
 // listed announces many services, and waits until the list has all of them.
 func (x registryTrial) listed() error {
 	lister, ok := x.Registrar.(interface {
@@ -529,7 +536,7 @@ func (x registryTrial) listed() error {
 	err := each(func(service string) error { return x.announce(service, x.long(), in) })
 	ctx, cancel := context.WithTimeout(context.Background(), x.patience)
 	defer cancel()
-	for err == nil {
+	for pause := firstPause; err == nil; pause = min(2*pause, lastPause) {
 		known, failed := lister.Services(ctx)
 		known = slices.DeleteFunc(known, func(name string) bool { return !slices.Contains(names, name) })
 		if failed == nil && slices.Equal(known, names) {
@@ -539,7 +546,7 @@ func (x registryTrial) listed() error {
 			err = fmt.Errorf("the list has %d of %d services, or is not sorted: %w", len(known), len(names), errors.Join(failed, ctx.Err()))
 		}
 		select {
-		case <-time.After(10 * time.Millisecond): // a registry that is polled may list late
+		case <-time.After(pause): // a registry that is polled may list late
 		case <-ctx.Done():
 		}
 	}

@@ -185,7 +185,7 @@ func (x registryTrial) listsCarried(names []*trialName) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), x.patience)
 	defer cancel()
-	for {
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		known, err := lister.Services(ctx)
 		missing := slices.IndexFunc(names, func(n *trialName) bool { return n.refused == nil && !slices.Contains(known, n.service) })
 		switch {
@@ -197,7 +197,7 @@ func (x registryTrial) listsCarried(names []*trialName) error {
 			return fmt.Errorf("the list lacks the service %.60s… of %d bytes", names[missing].service, len(names[missing].service))
 		}
 		select {
-		case <-time.After(10 * time.Millisecond): // a registry that is polled may list late
+		case <-time.After(pause): // a registry that is polled may list late
 		case <-ctx.Done():
 		}
 	}

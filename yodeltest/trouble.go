@@ -189,5 +189,6 @@ func (x registryTrial) many() error {
 	changed := time.Now()
 	x.logf("%d instances announced in %v, seen by a new client in %v; one change among them in %v", x.Instances,
 		announced.Sub(began).Round(time.Millisecond), seen.Sub(announced).Round(time.Millisecond), changed.Sub(seen).Round(time.Millisecond))
-	return errors.Join(err, all(func(i int) error { return x.withdraw(service, addr(i)) }), w.stop())
+	// The client is stopped first: it would keep an update for each of the withdrawals.
+	return errors.Join(err, w.stop(), all(func(i int) error { return x.withdraw(service, addr(i)) }))
 }
