@@ -19,6 +19,7 @@ import (
 // Consumers and providers of dubbo-java and yodel find each other in Nacos, per interface and per
 // application.
 func TestNacos(t *testing.T) {
+	needsJava(t)
 	server := realserver.Nacos(t)
 	r := nacos.NewDubbo(server.Addr, "yodel-provider", &nacos.Options{Every: 100 * time.Millisecond})
 	t.Cleanup(func() { _ = r.Close() })
