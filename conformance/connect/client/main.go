@@ -111,7 +111,9 @@ func newClient(request *pb.ClientCompatRequest) (*yodel.Client, error) {
 		o.Compressor = snappyframe.Compressor
 	}
 	if trusted := request.GetServerTlsCert(); len(trusted) > 0 {
-		config := &tls.Config{RootCAs: x509.NewCertPool(), NextProtos: []string{"h2"}}
+		config := &tls.Config{
+			RootCAs: x509.NewCertPool(), NextProtos: []string{"h2"}, CurvePreferences: []tls.CurveID{tls.X25519}, ClientSessionCache: sessionsOf(request),
+		}
 		if request.GetHttpVersion() == pb.HTTPVersion_HTTP_VERSION_1 {
 			config.NextProtos = []string{"http/1.1"}
 		}
@@ -129,6 +131,16 @@ func newClient(request *pb.ClientCompatRequest) (*yodel.Client, error) {
 	}
 	addr := fmt.Sprintf("%s:%d", request.GetHost(), request.GetPort())
 	return yodel.NewClient(discovery.Static(wire.Name()+"://"+addr), o), nil
+}
+
+// sessions are the TLS sessions of the clients, one cache for each port of a server.
+var sessions sync.Map
+
+// sessionsOf returns the cache for the server of a request. Its clients resume the session of an
+// earlier client, because a full handshake costs more than the rest of a call.
+func sessionsOf(request *pb.ClientCompatRequest) tls.ClientSessionCache {
+	cache, _ := sessions.LoadOrStore(request.GetPort(), tls.NewLRUClientSessionCache(0))
+	return cache.(tls.ClientSessionCache) //nolint:forcetypeassert // the map has no other values
 }
 
 // wireOf returns the Wire for a request.
