@@ -22,7 +22,7 @@ LIMIT        := 5m
 .PHONY: help yodel console test test-all test-timing contracts servers before-end lint microbench bench bench-full bench-actors bench-wires bench-pair bench-check bench-test peer-test fuzz build-root build-all alone chaos rolling locks
 
 # It runs each failed test once more, alone, and counts in its last line: internal/gate.
-GATE := $(CURDIR)/bin/gate
+override GATE := $(CURDIR)/bin/gate
 # These need another system's server for nearly every test, and minutes to build. Without YODEL_REAL they are left out.
 SERVED := /(conformance/attacks|registry/etcd|registry/redis|registry/zookeeper|middleware/redis|examples/cluster)$$
 # The tests of the contracts of codecs.
