@@ -400,19 +400,27 @@ func reply(w http.ResponseWriter, r *http.Request, v any, err error) {
 		refuse(w, r, http.StatusInternalServerError, "the reply could not be encoded")
 		return
 	}
-	sum := sha256.Sum256(body)
-	tag := fmt.Sprintf(`"%x"`, sum[:12])
 	h := w.Header()
-	h.Set("ETag", tag)
 	h.Set("Content-Type", "application/json")
 	if r.Method == http.MethodGet {
 		h.Set("Cache-Control", "private, no-cache")
-		if r.Header.Get("If-None-Match") == tag {
-			w.WriteHeader(http.StatusNotModified)
-			return
-		}
 	}
-	send(w, r, body)
+	if !unchanged(w, r, body) {
+		send(w, r, body)
+	}
+}
+
+// unchanged sets the ETag of a body. If the browser has that body already, unchanged answers with
+// the status 304 and reports true.
+func unchanged(w http.ResponseWriter, r *http.Request, body []byte) bool {
+	sum := sha256.Sum256(body)
+	tag := fmt.Sprintf(`"%x"`, sum[:12])
+	w.Header().Set("ETag", tag)
+	if r.Method != http.MethodGet || r.Header.Get("If-None-Match") != tag {
+		return false
+	}
+	w.WriteHeader(http.StatusNotModified)
+	return true
 }
 
 // encode returns a value as JSON. Characters that change the direction of the text after them

@@ -323,6 +323,17 @@ func TestHeadersKeepPagesSafe(t *testing.T) {
 	}
 }
 
+// A browser that has the script already does not load it again.
+func TestBrowsersKeepTheFrontEnd(t *testing.T) {
+	base := serveConsole(t, newConsole(t, &shop{registry: memory.New(nil)}, nil))
+	_, h, _ := request{path: "/assets/app.js"}.send(t, base)
+	for tag, want := range map[string]int{h.Get("ETag"): http.StatusNotModified, `"another"`: http.StatusOK} {
+		if status, _, body := (request{path: "/assets/app.js", header: map[string]string{"If-None-Match": tag}}).send(t, base); status != want || (body == "") != (want == http.StatusNotModified) {
+			t.Errorf("with the tag %s: got %d and %d bytes, want %d", tag, status, len(body), want)
+		}
+	}
+}
+
 func TestNewRefusesShortTokens(t *testing.T) {
 	if _, err := New(memory.New(nil), &Options{Tokens: map[string]User{"short": {"ci", Admin}}}); err == nil {
 		t.Error("a short token was taken")

@@ -80,7 +80,9 @@ func asset(w http.ResponseWriter, r *http.Request, name string) {
 	}
 	w.Header().Set("Content-Type", kind+"; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-cache")
-	send(w, r, body)
+	if !unchanged(w, r, body) {
+		send(w, r, body)
+	}
 }
 
 // distFile returns a file of the front end. The script is embedded with gzip, so that the programs
