@@ -18,16 +18,27 @@ import (
 	"github.com/yodel-rpc/yodel/internal/realserver"
 )
 
-// A browser is a headless Chromium that a test drives by the DevTools protocol, over pipes.
-type browser struct {
-	t       *testing.T
-	to      *os.File
-	session string
+// A chromium is a headless Chromium that tests drive by the DevTools protocol, over pipes.
+type chromium struct {
+	cmd      *exec.Cmd
+	to, from *os.File
+	profile  string
+	reading  sync.WaitGroup
 
 	mu      sync.Mutex
 	next    int
 	waiting map[int]chan json.RawMessage
-	faults  []string // errors in the page's console, and exceptions
+	pages   map[string]*browser // by session
+}
+
+// A browser is one page of a Chromium. It has its own cookies, storage and cache.
+type browser struct {
+	*chromium
+
+	t             *testing.T
+	session       string
+	width, height int
+	faults        []string // errors in the page's console, and exceptions; guarded by mu
 }
 
 // message is a message of the DevTools protocol.
@@ -42,59 +53,89 @@ type message struct {
 	SessionID string `json:"sessionId,omitempty"`
 }
 
-// newBrowser starts a browser with one page of 1280 × 720, which the test ends.
-func newBrowser(t *testing.T) *browser {
+// shared is the Chromium of all tests, or nil. A test that fails ends it, so that no later test
+// meets its state.
+var shared *chromium
+
+// startChromium starts a Chromium, which stop ends.
+func startChromium(t *testing.T, path string) *chromium {
 	t.Helper()
-	path := realserver.Chromium(t)
-	profile, err := os.MkdirTemp("", "chromium") //nolint:usetesting // processes of the browser may still write to it for a moment
+	profile, err := os.MkdirTemp("", "chromium") //nolint:usetesting // it outlives the test
 	must(t, err)
 	fromTest, to, err := os.Pipe()
 	must(t, err)
 	from, fromBrowser, err := os.Pipe()
 	must(t, err)
-	cmd := exec.CommandContext(t.Context(), path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking",
-		"--disable-component-update", "--disable-sync", "--no-first-run", "--hide-scrollbars", "--window-size=1280,720", "--remote-debugging-pipe", "--user-data-dir="+profile, "about:blank")
+	// In a window that fills the screen, Chromium does not draw its own bars.
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking",
+		"--disable-component-update", "--disable-sync", "--no-first-run", "--hide-scrollbars", "--window-size=1280,720", "--start-fullscreen", "--disable-features=SpareRendererForSitePerProcess", "--remote-debugging-pipe", "--user-data-dir="+profile, "about:blank")
 	cmd.ExtraFiles = []*os.File{fromTest, fromBrowser} // 3 and 4
 	cmd.WaitDelay = 5 * time.Second
 	realserver.EndWithParent(cmd)
 	must(t, cmd.Start())
 	fromTest.Close()
 	fromBrowser.Close()
-	b := &browser{t: t, to: to, waiting: make(map[int]chan json.RawMessage)}
-	var reading sync.WaitGroup
-	reading.Go(func() { b.read(from) })
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may have ended
-		_ = cmd.Wait()         // it is killed
-		to.Close()
-		from.Close()
-		reading.Wait()
-		_ = os.RemoveAll(profile)
-	})
-	var targets struct {
-		TargetInfos []struct{ TargetID, Type string }
+	c := &chromium{cmd: cmd, to: to, from: from, profile: profile, waiting: make(map[int]chan json.RawMessage), pages: make(map[string]*browser)}
+	c.reading.Go(c.read)
+	return c
+}
+
+// stopChromium ends the Chromium of all tests, if there is one.
+func stopChromium() {
+	c := shared
+	if c == nil {
+		return
 	}
-	eventually(t, "the browser has a page", func() bool {
-		b.do("Target.getTargets", nil, &targets)
-		for _, target := range targets.TargetInfos {
-			if target.Type == "page" {
-				var attached struct{ SessionID string }
-				b.do("Target.attachToTarget", map[string]any{"targetId": target.TargetID, "flatten": true}, &attached)
-				b.session = attached.SessionID
-			}
+	shared = nil
+	_ = c.cmd.Process.Kill() // it may have ended
+	_ = c.cmd.Wait()         // it is killed
+	c.to.Close()
+	c.from.Close()
+	c.reading.Wait()
+	_ = os.RemoveAll(c.profile) // its other processes may still write to it for a moment
+}
+
+// newBrowser opens a page of 1280 × 720, which the test closes.
+func newBrowser(t *testing.T) *browser {
+	t.Helper()
+	path := realserver.Chromium(t)
+	if shared == nil {
+		shared = startChromium(t, path)
+	}
+	b := &browser{chromium: shared, t: t}
+	t.Cleanup(func() {
+		if t.Failed() {
+			stopChromium()
 		}
-		return b.session != ""
 	})
+	var profile struct{ BrowserContextID string }
+	b.do("Target.createBrowserContext", nil, &profile)
+	inProfile := map[string]any{"browserContextId": profile.BrowserContextID}
+	t.Cleanup(func() {
+		b.mu.Lock()
+		delete(b.pages, b.session)
+		b.session = ""
+		b.mu.Unlock()
+		_, _ = b.send("", "Target.disposeBrowserContext", inProfile) // a Chromium that has failed is stopped
+	})
+	var page struct{ TargetID string }
+	b.do("Target.createTarget", map[string]any{"url": "about:blank", "browserContextId": profile.BrowserContextID, "newWindow": true, "windowState": "fullscreen"}, &page)
+	var attached struct{ SessionID string }
+	b.do("Target.attachToTarget", map[string]any{"targetId": page.TargetID, "flatten": true}, &attached)
+	b.mu.Lock()
+	b.session = attached.SessionID
+	b.pages[b.session] = b
+	b.mu.Unlock()
 	for _, domain := range []string{"Page", "Runtime", "Log", "Network"} {
 		b.do(domain+".enable", nil, nil)
 	}
-	b.do("Emulation.setDeviceMetricsOverride", map[string]any{"width": 1280, "height": 720, "deviceScaleFactor": 1, "mobile": false}, nil)
+	b.resize(1280, 720)
 	return b
 }
 
-// read reads what the browser sends, until the pipe is closed.
-func (b *browser) read(from *os.File) {
-	in := bufio.NewReader(from)
+// read reads what Chromium sends, until the pipe is closed.
+func (c *chromium) read() {
+	in := bufio.NewReader(c.from)
 	for {
 		line, err := in.ReadBytes(0)
 		if err != nil {
@@ -107,18 +148,20 @@ func (b *browser) read(from *os.File) {
 		if json.Unmarshal(line[:len(line)-1], &m) != nil {
 			continue
 		}
-		b.mu.Lock()
-		if waiting := b.waiting[m.ID]; m.ID != 0 && waiting != nil {
-			delete(b.waiting, m.ID)
+		c.mu.Lock()
+		if waiting := c.waiting[m.ID]; m.ID != 0 && waiting != nil {
+			delete(c.waiting, m.ID)
 			if m.Error != nil {
 				m.Result = json.RawMessage(fmt.Sprintf(`{"failed":%q}`, m.Error.Message))
 			}
 			waiting <- m.Result
 		}
-		if fault := faultOf(m.Method, string(m.Params)); fault != "" {
-			b.faults = append(b.faults, fault)
+		if page := c.pages[m.SessionID]; page != nil {
+			if fault := faultOf(m.Method, string(m.Params)); fault != "" {
+				page.faults = append(page.faults, fault)
+			}
 		}
-		b.mu.Unlock()
+		c.mu.Unlock()
 	}
 }
 
@@ -133,19 +176,27 @@ func faultOf(event, params string) string {
 	return ""
 }
 
+// send sends a command to a session, or to the Chromium if that is empty. The channel gets the
+// result.
+func (c *chromium) send(session, method string, params any) (<-chan json.RawMessage, error) {
+	got := make(chan json.RawMessage, 1)
+	c.mu.Lock()
+	c.next++
+	id := c.next
+	c.waiting[id] = got
+	c.mu.Unlock()
+	line, err := json.Marshal(message{ID: id, Method: method, Params: params, SessionID: session})
+	if err != nil {
+		return nil, err
+	}
+	_, err = c.to.Write(append(line, 0))
+	return got, err
+}
+
 // do sends a command and waits for its result.
 func (b *browser) do(method string, params, result any) {
 	b.t.Helper()
-	got := make(chan json.RawMessage, 1)
-	b.mu.Lock()
-	b.next++
-	id := b.next
-	b.waiting[id] = got
-	session := b.session
-	b.mu.Unlock()
-	line, err := json.Marshal(message{ID: id, Method: method, Params: params, SessionID: session})
-	must(b.t, err)
-	_, err = b.to.Write(append(line, 0))
+	got, err := b.send(b.session, method, params)
 	must(b.t, err)
 	ctx, cancel := context.WithTimeout(b.t.Context(), time.Minute)
 	defer cancel()
@@ -193,20 +244,52 @@ func (b *browser) open(url, want string) {
 // waitFor waits until the page shows a text.
 func (b *browser) waitFor(want string) {
 	b.t.Helper()
+	b.await(fmt.Sprintf("the page does not show %q", want), fmt.Sprintf("document.body?.innerText.includes(%q)", want))
+}
+
+// until waits until an expression is true in the page.
+func (b *browser) until(expression string) {
+	b.t.Helper()
+	b.await("it is not true: "+expression, expression)
+}
+
+// awaited is a function of the page that returns the first value of another one that is true, or
+// null after 2 s. It calls that one when the page has changed, which is seen at most every 50 ms,
+// and every 250 ms in any case.
+const awaited = `async (value) => {
+	let changed = true;
+	const observer = new MutationObserver(() => (changed = true));
+	observer.observe(document, { subtree: true, childList: true, characterData: true, attributes: true });
+	try {
+		for (let i = 0; i < 40; i++, await new Promise((done) => setTimeout(done, 50))) {
+			const got = (changed || i % 5 === 0) && value();
+			if (got) return got;
+			changed &&= observer.takeRecords().length > 0;
+		}
+	} finally {
+		observer.disconnect();
+	}
+	return null;
+}`
+
+// await waits until an expression of the page has a value that is true, and returns it as JSON.
+// Between two documents there is no value. The page does the waiting, because each value may need
+// the layout of the page.
+func (b *browser) await(failed, expression string) string {
+	b.t.Helper()
 	limit := time.NewTimer(30 * time.Second)
 	defer limit.Stop()
 	tick := time.NewTicker(30 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		// While another page is loaded, there is no value.
-		if b.eval(fmt.Sprintf("!!document.body && document.body.innerText.includes(%q)", want)) == "true" {
-			return
+		if got := b.eval(fmt.Sprintf("(%s)(() => (%s))", awaited, expression)); got != "null" && got != "" {
+			return got
 		}
 		select {
 		case <-tick.C:
 		case <-limit.C:
 			b.shoot("failed")
-			b.t.Fatalf("the page does not show %q within 30 s, but\n%s", want, b.text())
+			b.t.Fatalf("%s within 30 s, but\n%s", failed, b.text())
 		}
 	}
 }
@@ -254,10 +337,8 @@ func (b *browser) tabTo(selector string) {
 // check fails the test if the page has an error, a NaN, or waits for ever.
 func (b *browser) check(where string) {
 	b.t.Helper()
-	eventually(b.t, where+" has loaded", func() bool {
-		return !strings.Contains(b.text(), "Loading …") && !strings.Contains(b.text(), "正在加载")
-	})
-	text := b.text()
+	var text string
+	must(b.t, json.Unmarshal([]byte(b.await(where+" has not loaded", `(text => !/Loading …|正在加载/.test(text) && text)(document.body?.innerText ?? "")`)), &text))
 	for _, bad := range []string{"NaN", "undefined", "Infinity", "[object", "null"} {
 		if strings.Contains(text, bad) {
 			b.t.Errorf("%s: the page shows %q:\n%s", where, bad, text)

@@ -27,15 +27,16 @@ func (b *browser) click(selector string) {
 	b.eval(fmt.Sprintf("document.querySelector(%q).click()", selector))
 }
 
-// fill replaces the text of a field.
+// fill replaces the text of a field, as an input method or a paste does: at once, with one event.
 func (b *browser) fill(selector, text string) {
 	b.t.Helper()
 	b.until(fmt.Sprintf("!!document.querySelector(%q)", selector))
 	b.eval(fmt.Sprintf("(e => { e.focus(); e.select(); })(document.querySelector(%q))", selector))
 	if text == "" {
 		b.eval("document.execCommand('delete')")
+		return
 	}
-	b.write(text)
+	b.do("Input.insertText", map[string]any{"text": text}, nil)
 }
 
 // pick chooses an option of a list.
@@ -43,12 +44,6 @@ func (b *browser) pick(selector, value string) {
 	b.t.Helper()
 	b.until(fmt.Sprintf("!!document.querySelector(%q)", selector))
 	b.eval(fmt.Sprintf("(e => { e.value = %q; e.dispatchEvent(new Event('change', { bubbles: true })); })(document.querySelector(%q))", value, selector))
-}
-
-// until waits until an expression is true in the page.
-func (b *browser) until(expression string) {
-	b.t.Helper()
-	eventually(b.t, expression, func() bool { return b.eval(expression) == "true" })
 }
 
 // newBrowserOf starts a browser in which an admin has logged in to a console of the shop.

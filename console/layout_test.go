@@ -20,6 +20,10 @@ import (
 // resize sets the size of the window.
 func (b *browser) resize(width, height int) {
 	b.t.Helper()
+	if b.width == width && b.height == height {
+		return
+	}
+	b.width, b.height = width, height
 	b.do("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false}, nil)
 }
 

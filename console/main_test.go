@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel/conformance/governed"
-	"github.com/yodel-rpc/yodel/yodeltest"
+	"github.com/yodel-rpc/yodel/internal/leak"
 )
 
 // TestMain makes the test's program a process of the shop, or one that follows rules, when a test
@@ -22,7 +22,15 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	yodeltest.VerifyNoLeaks(m)
+	leak.Verify(tests{m})
+}
+
+// tests runs the tests, and ends the browser that they share.
+type tests struct{ *testing.M }
+
+func (m tests) Run() int {
+	defer stopChromium()
+	return m.M.Run()
 }
 
 func must(t *testing.T, err error) {

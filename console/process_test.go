@@ -102,11 +102,11 @@ func runShopProcess(role, folder string) error {
 	return nil
 }
 
-// buyTea calls Orders a hundred times a second.
+// buyTea calls Orders again and again.
 func buyTea(ctx context.Context, r *rules.Rules) error {
 	orders := yodel.NewClient(r.Service("Orders"), &yodel.ClientOptions{Name: "web"})
 	defer orders.Close()
-	tick := time.NewTicker(10 * time.Millisecond)
+	tick := time.NewTicker(pauseOfShop)
 	defer tick.Stop()
 	for {
 		select {

@@ -74,7 +74,7 @@ func newShop(t *testing.T) *shop {
 	s.running.Go(func() {
 		defer stock.Close()
 		defer web.Close()
-		for tick := time.NewTicker(10 * time.Millisecond); ; {
+		for tick := time.NewTicker(pauseOfShop); ; {
 			select {
 			case <-tick.C:
 				_ = web.Call(ctx, "Orders.Place", &order{Item: "tea", Count: 1}, nil) // some calls fail
@@ -93,6 +93,10 @@ func newShop(t *testing.T) *shop {
 	}
 	return s
 }
+
+// pauseOfShop is how often web calls Orders. It leaves the processors to the pages, with the race
+// detector too.
+const pauseOfShop = 40 * time.Millisecond
 
 // announced waits until a service has n instances.
 func announced(t *testing.T, r discovery.Resolver, n int) {

@@ -376,7 +376,9 @@ func (l *ledger) consoleService(all map[string]account, name string) {
 func (l *ledger) settle(phase string, wanted func(where string) bool) {
 	l.t.Helper()
 	end := time.Now().Add(15 * time.Second)
-	for {
+	tick := time.NewTicker(200 * time.Millisecond) // the console looks at the fleet once a second
+	defer tick.Stop()
+	for ; ; <-tick.C {
 		all, wrong := l.shown(), 0
 		var lines []string
 		for _, where := range slices.Sorted(maps.Keys(all)) {

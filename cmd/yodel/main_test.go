@@ -79,13 +79,14 @@ func startShop(t *testing.T) (folder string) {
 	return folder
 }
 
-// until waits for a condition, for at most a minute.
+// until waits for a condition, for at most a minute. The pauses grow, because most conditions run
+// commands that ask the whole fleet.
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	end := time.After(time.Minute)
-	for !holds() {
+	for pause := 20 * time.Millisecond; !holds(); pause = min(pause*3/2, 100*time.Millisecond) {
 		select {
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(pause):
 		case <-end:
 			t.Fatalf("it did not happen that %s", what)
 		}

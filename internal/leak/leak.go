@@ -20,7 +20,7 @@ import (
 const patience = 5 * time.Second
 
 // Verify runs the tests of a package, and does not return. It is yodeltest.VerifyNoLeaks.
-func Verify(m *testing.M) {
+func Verify(m interface{ Run() int }) {
 	code := m.Run()
 	if code == 0 {
 		if left := Outliving(nil); left != "" {
