@@ -93,8 +93,8 @@ func checkOutcomes(t *testing.T, outcomes map[string]string, g *Greeter) {
 	}
 }
 
-// needsJava skips a test that needs dubbo-java, unless YODEL_REAL is all. realserver.Dubbo would skip
-// it too, after the test had started a registry.
+// needsJava skips a test that needs dubbo-java, unless YODEL_REAL is all. Without it,
+// realserver.Dubbo skips the test too, but when the test has started a registry.
 func needsJava(t *testing.T) {
 	t.Helper()
 	if os.Getenv("YODEL_REAL") != "all" {

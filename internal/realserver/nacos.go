@@ -64,8 +64,8 @@ func Nacos(t testing.TB, settings ...string) *NacosServer {
 				"--net", "--map-root-user", "sh", "-c", `ip link set lo up && exec java "$@"`, "sh",
 				"-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Djava.io.tmpdir=" + temporary,
 				"--add-opens", "java.base/java.lang=ALL-UNNAMED", "--add-opens", "java.base/java.util=ALL-UNNAMED",
-				// Nacos waits 3 s for its database by default. It ends if a busy machine takes longer to
-				// create it.
+				// Nacos waits 3 s for its database by default, and ends if creating it
+				// takes longer.
 				"-Ddb.pool.config.connectionTimeout=60000",
 				"-Dnacos.standalone=true", "-Dnacos.home=" + folder, "-Dnacos.server.main.port=" + port,
 			}
