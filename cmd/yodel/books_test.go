@@ -305,6 +305,15 @@ func (l *ledger) page(into any, path string) {
 	}
 }
 
+// overview adds the accounts of the first page of the console, by where and what.
+func (l *ledger) overview(all map[string]account) {
+	var o struct{ Services []numbersShown }
+	l.page(&o, "overview")
+	for i := range o.Services {
+		all["console overview "+o.Services[i].Name] = o.Services[i].account()
+	}
+}
+
 // shown returns all accounts that the command and the console show, by where and what.
 func (l *ledger) shown() map[string]account {
 	all := make(map[string]account)
@@ -335,11 +344,7 @@ func (l *ledger) shown() map[string]account {
 			all["top "+by+" "+name] = rows[i].account()
 		}
 	}
-	var o struct{ Services []numbersShown }
-	l.page(&o, "overview")
-	for i := range o.Services {
-		all["console overview "+o.Services[i].Name] = o.Services[i].account()
-	}
+	l.overview(all)
 	return all
 }
 
@@ -372,15 +377,12 @@ func (l *ledger) consoleService(all map[string]account, name string) {
 }
 
 // settle waits until everything that is shown is what the books say, and notes the comparison.
-// Wanted selects where it is shown; nil selects all.
+// Wanted selects where it is shown; nil selects all. The commands read the fleet each time, and the
+// console once a second: they are compared when the first page of the console is right.
 func (l *ledger) settle(phase string, wanted func(where string) bool) {
 	l.t.Helper()
 	end := time.Now().Add(15 * time.Second)
-	tick := time.NewTicker(200 * time.Millisecond) // the console looks at the fleet once a second
-	defer tick.Stop()
-	for ; ; <-tick.C {
-		all, wrong := l.shown(), 0
-		var lines []string
+	compare := func(all map[string]account) (lines []string, wrong int) {
 		for _, where := range slices.Sorted(maps.Keys(all)) {
 			name := where[strings.LastIndex(where, " ")+1:]
 			if wanted != nil && !wanted(where) {
@@ -393,6 +395,16 @@ func (l *ledger) settle(phase string, wanted func(where string) bool) {
 			}
 			lines = append(lines, fmt.Sprintf("%-10s %-45s %s %s %s", phase, where, all[where], mark, want))
 		}
+		return lines, wrong
+	}
+	for tick := time.Tick(20 * time.Millisecond); ; <-tick {
+		first := make(map[string]account)
+		l.overview(first)
+		if _, wrong := compare(first); wrong > 0 && time.Now().Before(end) {
+			continue
+		}
+		all := l.shown()
+		lines, wrong := compare(all)
 		if wrong == 0 && len(all) > 10 {
 			l.lines = append(l.lines, lines...)
 			return

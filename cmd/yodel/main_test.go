@@ -79,14 +79,13 @@ func startShop(t *testing.T) (folder string) {
 	return folder
 }
 
-// until waits for a condition, for at most a minute. The pauses grow, because most conditions run
-// commands that ask the whole fleet.
+// until waits for a condition, for at most a minute.
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	end := time.After(time.Minute)
-	for pause := 20 * time.Millisecond; !holds(); pause = min(pause*3/2, 100*time.Millisecond) {
+	for !holds() {
 		select {
-		case <-time.After(pause):
+		case <-time.After(20 * time.Millisecond):
 		case <-end:
 			t.Fatalf("it did not happen that %s", what)
 		}
