@@ -57,7 +57,7 @@ type message struct {
 // meets its state.
 var shared *chromium
 
-// startChromium starts a Chromium, which stop ends.
+// startChromium starts a Chromium, which stopChromium ends.
 func startChromium(t *testing.T, path string) *chromium {
 	t.Helper()
 	profile, err := os.MkdirTemp("", "chromium") //nolint:usetesting // it outlives the test
@@ -253,9 +253,9 @@ func (b *browser) until(expression string) {
 	b.await("it is not true: "+expression, expression)
 }
 
-// awaited is a function of the page that returns the first value of another one that is true, or
-// null after 2 s. It calls that one when the page has changed, which is seen at most every 50 ms,
-// and every 250 ms in any case.
+// awaited is a function in JavaScript that calls the function value until that returns something
+// true, and returns it. After 2 s it returns null. It looks every 50 ms whether the document has
+// changed, and calls value if it has. It calls value every 250 ms even if it has not.
 const awaited = `async (value) => {
 	let changed = true;
 	const observer = new MutationObserver(() => (changed = true));

@@ -80,7 +80,7 @@ func build(t *testing.T) examples {
 	t.Helper()
 	dir := t.TempDir()
 	goBuild := func(args ...string) {
-		args = append([]string{"build", "-ldflags=-s -w", "-o", dir + string(filepath.Separator)}, args...) // linked in half the time
+		args = append([]string{"build", "-ldflags=-s -w", "-o", dir + string(filepath.Separator)}, args...) // linked in two thirds of the time
 		if out, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput(); err != nil {
 			t.Fatalf("go build: %v\n%s", err, out)
 		}

@@ -171,7 +171,7 @@ var everyKind = flag.Bool("governed.all", false, "SomeKinds tests every kind of 
 
 // kinds tests all kinds of rules, or two in five.
 func kinds(t *testing.T, r Registry, all bool) {
-	w := newWorld(t, r, short) // some conditions are about one call in a hundred
+	w := newWorld(t, r, shortPause) // some conditions are about one call in a hundred
 	v2 := rules.Target{Version: "v2"}
 	second := rules.Duration(time.Second)
 	for i, step := range []struct {
@@ -249,7 +249,7 @@ func (w *world) rollsBack() {
 // Restarts shows that rules act within 2 s, survive restarts of the registry, of a server and of a
 // client, expire, and roll back.
 func Restarts(t *testing.T, r Registry) {
-	w := newWorld(t, r, *long)
+	w := newWorld(t, r, *longPause)
 	w.expires()
 	w.rollsBack()
 	off := w.put(rules.Rule{Disable: &rules.Disable{To: &rules.Target{Addr: w.addr}}})
@@ -282,7 +282,7 @@ var changes = flag.Int("governed.changes", 200, "how many changes of rules Chang
 // Changes makes many changes of rules while a client calls, and shows that none of its calls fails.
 func Changes(t *testing.T, r Registry) {
 	t.Attr("rerun", "never")
-	w := newWorld(t, r, short)
+	w := newWorld(t, r, shortPause)
 	reports := make(chan report, 1)
 	stop := make(chan struct{})
 	go func() {

@@ -160,9 +160,9 @@ func runClient(ctx context.Context, r *rules.Rules) error {
 }
 
 // These are the pauses between two calls of a caller. The machine has time for others meanwhile.
-const short = time.Millisecond
+const shortPause = time.Millisecond
 
-var long = flag.Duration("governed.pause", 10*time.Millisecond, "how long a caller of Restarts waits between two calls")
+var longPause = flag.Duration("governed.pause", 10*time.Millisecond, "how long a caller of Restarts waits between two calls")
 
 // callOnce makes a call, and waits for pause.
 func callOnce(ctx context.Context, c *yodel.Client, pause time.Duration) report {

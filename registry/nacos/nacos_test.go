@@ -78,7 +78,7 @@ func (r *recorder) expire(t *testing.T, by *nacos.Registry) {
 	}
 }
 
-// TestServer is all that needs one server: starting Nacos takes half a minute of a processor.
+// TestServer tests what one server can show. Each start of Nacos takes 15 to 27 s of a processor.
 func TestServer(t *testing.T) { //nolint:tparallel // its parts trouble one server in turn
 	t.Parallel()
 	server := realserver.Nacos(t)
